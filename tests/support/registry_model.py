@@ -27,6 +27,7 @@ from braidmq.cluster.registry.messages import (
 )
 from braidmq.cluster.registry.node_claims import NodeClaims
 from braidmq.cluster.registry.table import ChannelEntry, Contest
+from braidmq.cluster.registry.versions import SAME_CLOCK_MS
 
 WAIT_S = 1.0
 CLIENT = "c"
@@ -413,7 +414,7 @@ class Model:
         """Whether a connection is certainly older than another one."""
         first, second = self.connections[number], self.connections[other]
         if first.node == second.node:
-            return first.ms < second.ms
+            return first.ms + SAME_CLOCK_MS < second.ms
         return first.ms + first.bound_ms + second.bound_ms < second.ms
 
     def check_rejected(self, number: int, outcome: Outcome) -> None:

@@ -213,8 +213,8 @@ class Node(ServingNode):
         if self._several is not None:
             terms = {shard: row.term for shard, row in self._several.terms.items()}
             led = LedShards(local.name, self._several.map.leader_names, terms)
-        wait_s, deadline_s = settings.registry.wait, cluster.home_wait
-        self._home = Home(local, wait_s, pace, message_log, side.expected, side.ended, led, claim_deadline_s=deadline_s)
+        wait_s, deadline_s, clock, told = settings.registry.wait, cluster.home_wait, side.time.clock, (side.expected, side.ended)
+        self._home = Home(local, wait_s, pace, message_log, *told, led, claim_deadline_s=deadline_s, version_clock=clock)
         return msgspec.structs.replace(self._home.ports, claim_gate=side.time.watch.refusal)
 
     def _answer_cores(self) -> CoreOperations:

@@ -25,7 +25,7 @@ IS_LARGE = os.environ.get("BRAIDMQ_REGISTRY_MODEL") == "large"
 OLD, SLACK, NEW = Connection("n1", 100), Connection("n2", 105), Connection("n2", 130)
 THIRD = Connection("n3", 130)
 CLOSE = (Connection("n1", 101), Connection("n2", 100))
-SAME_CLOCK = (Connection("n1", 100), Connection("n2", 95), Connection("n1", 99))  # the last one is older than the first
+SAME_CLOCK = (Connection("n1", 110), Connection("n2", 101), Connection("n1", 99))  # the last one is older than the first
 
 
 class World(NamedTuple):

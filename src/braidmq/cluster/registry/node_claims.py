@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from braidmq.cluster.registry.decisions import DEADLINE_S
 from braidmq.cluster.registry.messages import ClaimRequest, Declaration, GrantedChannel
-from braidmq.cluster.registry.versions import Version
+from braidmq.cluster.registry.versions import SAME_CLOCK_MS, Version
 
 _SLOW_CLOCK_S = 1.0  # how much longer than its deadline a claim is remembered, since clocks differ
 
@@ -77,11 +77,12 @@ class NodeClaims:
 
     def is_outdated(self, client_id: str, ms: int) -> bool:
         """Whether this node has claimed the client id for a newer connection, so that there is nothing to ask (R22)."""
-        if any(channel.claim.ms > ms for channel in self._by_client.get(client_id, {}).values()):
+        newer_ms = ms + SAME_CLOCK_MS
+        if any(channel.claim.ms > newer_ms for channel in self._by_client.get(client_id, {}).values()):
             return True
         self._forget()
         ended = self._ended.get(client_id)
-        return ended is not None and ended.ms > ms
+        return ended is not None and ended.ms > newer_ms
 
     def claim(self, client_id: str, ms: int = 0, bound_ms: int = 0, made_ms: int = 0, age_ms: int = 0) -> ClaimRequest:
         """Claim a client id for a new channel: send this to the home."""

@@ -127,7 +127,7 @@ class ReplicantSide:
         cores = {core.name: core.shards for core in self.registered.cores if core.shards}
         loop = asyncio.get_running_loop()
         self._look_again()
-        self._link = ClusterLink(member, cores, loop, self._settings.cluster, self._settings.registry)
+        self._link = ClusterLink(member, cores, loop, self._settings.cluster, self._settings.registry, self.clock)
 
     async def serve(self, broker: Broker) -> None:
         """The broker is made: return once its clients can be served."""
