@@ -23,8 +23,8 @@ async def open_early(cluster: Cluster, node: Node | Replicant) -> Wire:
     clocks = cluster.core._core_side.time.clock, cluster.replicant._side.clock
     began = [clock.reading() for clock in clocks]
     latest = max(each.ms + each.bound_ms for each in began) + 50  # for the kernel's ticks, and what the bounds grow by meanwhile
-    while (missing_ms := latest - min(clock.reading().ms - clock.reading().bound_ms for clock in clocks)) >= 0:
-        await asyncio.sleep((missing_ms + 1) / 1000)  # noqa: ASYNC110 - the clock is what is waited for
+    while (missing_ms := latest - min(clock.reading().ms - clock.reading().bound_ms for clock in clocks)) >= 0:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep((missing_ms + 1) / 1000)
     return wire
 
 
