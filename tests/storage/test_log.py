@@ -33,6 +33,19 @@ def test_no_append_is_acknowledged_before_its_commit(tmp_path: Path) -> None:
         assert stage.payloads("#") == [b"1"]
 
 
+def test_a_commit_is_known_before_its_appenders_are_told(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage:
+        known = [stage.log.has_commit]
+        stage.append("a", "t", b"1")
+        stage.log.flush()
+        tell = stage.calls.get(timeout=DEADLINE_S)  # what the commit thread asks the loop to call
+        known.append(stage.log.has_commit)
+        tell()
+        known.append(stage.log.has_commit)
+
+        assert known == [False, True, False]
+
+
 def test_appends_are_acknowledged_in_order_with_their_place(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         for number in range(60):

@@ -132,6 +132,7 @@ class BrokerParts:
         self.sessions = SessionTable()
         self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
         resume_publishers = self.connections.resume_publishers
+        self.turns.is_urged = lambda: storage.log.has_commit
         self.turn_writer = writer = TurnWriter(self.loop, self.lane, storage, self.turn, resume_publishers)
         self.pipeline = MessagePipeline(
             self.lane,

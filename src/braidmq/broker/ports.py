@@ -131,6 +131,11 @@ class MessageLog(Protocol):
         """Write everything collected so far."""
         ...
 
+    @property
+    def has_commit(self) -> bool:
+        """Whether a commit has ended whose waiters will be told in a later turn of the loop."""
+        ...
+
     def size_of(self, changes: Iterable[Change]) -> int:
         """About how many bytes these changes take."""
         ...

@@ -188,6 +188,10 @@ class AppendQueue:
             done.append(self._written.popleft())
         return done
 
+    def has_committed(self, number: int) -> bool:
+        """Whether `committed` with this number would return a group."""
+        return bool(self._written) and self._written[0].number <= number
+
     def acknowledge(self, group: CommitGroup) -> None:
         """Report to the waiters of a group that it is on disk."""
         for waiter in group.waiters:

@@ -226,6 +226,11 @@ class DurableLog:
         """Whether publishers should wait: set at half of the bound, cleared at a quarter."""
         return self._queue.is_congested
 
+    @property
+    def has_commit(self) -> bool:
+        """Whether a commit has ended whose waiters will be told in a later turn of the loop."""
+        return self._queue.has_committed(self._store.committed)
+
     def on_relief(self, callback: Callable[[], None]) -> None:
         """Set the callback for when `is_congested` is cleared; it replaces an earlier one."""
         self._queue.on_relief = callback

@@ -16,6 +16,7 @@ from braidmq.broker.messages.message import make_message
 from braidmq.broker.packets import slices, subscribe, unsubscribe
 from braidmq.broker.session import subscriptions
 from braidmq.broker.shared.group import Group
+from braidmq.broker.turn import Phase
 from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.channel_reader import HOLD_LARGE
 from braidmq.lane.path.state import State
@@ -209,6 +210,24 @@ def test_the_pause_after_a_large_message_is_longer_if_others_were_published_mean
     first, second, third = loop.delays_s
     assert first == second
     assert third == pytest.approx(5 * first)
+
+
+def test_long_work_gives_way_to_messages_that_are_committed(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        client = Receiver("sender", 0, 100)
+        client.connect(broker, clean_start=True)
+        await turns_until(lambda: not client.connection.hold_bits)
+        assert not broker.turns.is_urged()
+
+        client.send(Publish("recorded", b"", 1, packet_id=1))
+        broker.turn.run_now(Phase.WRITE)
+
+        # The loop does not turn meanwhile: another thread commits.
+        wait_until(broker.turns.is_urged, "the commit")
+        await turns_until(lambda: any(isinstance(each, Puback) for each in client.told))
+        assert not broker.turns.is_urged()
+
+    with_broker(tmp_path, work)
 
 
 def test_small_messages_are_not_held_for_each_other(tmp_path: Path) -> None:

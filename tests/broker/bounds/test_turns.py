@@ -10,11 +10,11 @@ from collections.abc import Callable
 from braidmq.broker.bounds.turns import TURN_S, Turns
 from braidmq.broker.turn import Turn
 
-PIECE_S = 0.0005
+PIECE_S = TURN_S / 2
 
 
 class FakeLoop:
-    """Calls back when the test says so; each piece of work takes half a millisecond."""
+    """Calls back when the test says so; each piece of work takes half of what a turn has."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -44,6 +44,19 @@ class FakeLoop:
         for callback in ready:
             callback()
         return self.done[before:]
+
+
+def test_work_ends_after_one_piece_in_a_turn_for_whose_end_clients_wait() -> None:
+    loop = FakeLoop()
+    for number in range(4):
+        loop.add("one", str(number))
+
+    loop.turns.is_urged = lambda: True
+    urged = loop.turn(), loop.turn()
+    loop.turns.is_urged = lambda: False
+
+    assert urged == (["0"], ["1"])
+    assert loop.turn() == ["2", "3"]
 
 
 def test_a_turn_does_work_for_a_bounded_time_however_much_waits() -> None:

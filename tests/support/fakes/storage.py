@@ -115,6 +115,7 @@ class FakeLog:
         self.scans: list[FakeReplay] = []  # those that are open
         self.waiting: dict[FakeReplay, Callable[[], None]] = {}
         self.is_congested = False
+        self.has_commit = False
         self.fences = FenceTable()
         self._shards = shards
         self._clock = 1000

@@ -19,7 +19,7 @@ from time import monotonic
 
 from braidmq.broker.turn import Phase, Turn
 
-TURN_S = 0.001
+TURN_S = 0.0005
 COLLECT_AFTER_S = 0.005  # of work, in which some thousands of objects may be made
 
 
@@ -32,6 +32,8 @@ class Turns:
         self._waiting: dict[object, deque[Callable[[], None]]] = {}
         self._count = 0
         self._uncollected_s = 0.0  # work since the garbage collector was run
+        # Whether clients wait for something that this turn cannot bring: the work then ends after its first piece.
+        self.is_urged: Callable[[], bool] = lambda: False
         turn.at_end(Phase.WORK, self._run)
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class Turns:
                 if self._count:
                     self._turn.ask(Phase.WORK)
             now = self._now()
-            if now >= deadline:
+            if now >= deadline or self.is_urged():
                 break
         self._uncollected_s += now - began
         if self._uncollected_s >= COLLECT_AFTER_S:

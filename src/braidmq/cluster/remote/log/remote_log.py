@@ -325,6 +325,11 @@ class RemoteLog:
         self._may_hold = self._may_hold or is_congested
         return is_congested
 
+    @property
+    def has_commit(self) -> bool:
+        """Never: answers come from connections, like everything else."""
+        return False
+
     def on_relief(self, callback: Callable[[], None]) -> None:
         """Call this whenever publishers may continue."""
         self._relieve = callback
