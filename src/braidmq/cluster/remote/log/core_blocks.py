@@ -87,30 +87,32 @@ class CoreBlocks:
 
     def flush(self) -> None:
         """Send what was collected so far, unless it is little and enough is on its way."""
-        if self._rounds.open < _ROUNDS_MAX:
-            self.flush_all()
-        elif self._gathering is None and any(each.can_flush for each in self.shards.values()):
+        ready = [each for each in self.shards.values() if each.can_flush]
+        if not ready:
+            return
+        if self._rounds.open < _ROUNDS_MAX or sum(each.size - each.bytes_sent for each in ready) > _GATHERED_BYTES_MAX:
+            self._send_round(ready)
+        elif self._gathering is None:
             self._gathering = self._later(_GATHERED_S, self.flush_all)
-        if self._gathering is not None and self._waiting_bytes > _GATHERED_BYTES_MAX:
-            self.flush_all()
 
     def flush_all(self) -> None:
         """Send everything collected so far."""
+        self._send_round([each for each in self.shards.values() if each.can_flush])
+
+    def _send_round(self, ready: Sequence[ShardBlocks]) -> None:
         self._stop_gathering()
-        self._rounds.begin({shard: each.flush() for shard, each in self.shards.items()})
+        if ready:
+            self._rounds.begin([(each.shard, number) for each in ready for number in each.flush()])
 
     def note_answer(self, shard: int, number: int) -> None:
-        """A block is answered; ``flush`` must follow."""
-        self._rounds.note_answer(shard, number)
+        """A block is answered: what was gathered may be sent."""
+        if self._rounds.note_answer(shard, number):
+            self.flush()
 
     def _stop_gathering(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-
-    @property
-    def _waiting_bytes(self) -> int:
-        return sum(each.size - each.bytes_sent for each in self.shards.values())
 
     @property
     def is_held(self) -> bool:

@@ -246,9 +246,8 @@ class RemoteLog:
                 answer = _answers.decode(body)
             except msgspec.MsgspecError as problem:
                 raise BadFrame(f"an answer cannot be read: {problem}") from None
-            core.note_answer(shard, answer.number)
             self._answer(blocks, BlockAnswer(answer.number, answer.outcomes))
-            core.flush()
+            core.note_answer(shard, answer.number)
         core.note_relief()
 
     def _answer(self, blocks: ShardBlocks, answer: BlockAnswer) -> None:

@@ -5,14 +5,16 @@ A round is over when all of its blocks are answered, in any order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class _Round:
     """Blocks that were sent together."""
 
     __slots__ = ("left",)
 
-    def __init__(self) -> None:
-        self.left = 0  # blocks that are not answered
+    def __init__(self, left: int) -> None:
+        self.left = left  # blocks that are not answered
 
 
 class Rounds:
@@ -22,21 +24,23 @@ class Rounds:
         self.open = 0
         self._of_block: dict[tuple[int, int], _Round] = {}  # by shard and number
 
-    def begin(self, shards: dict[int, range]) -> None:
-        """These blocks were sent together: the numbers in each shard."""
-        begun = _Round()
-        for shard, numbers in shards.items():
-            for number in numbers:
-                self._of_block[shard, number] = begun
-                begun.left += 1
-        self.open += begun.left > 0
+    def begin(self, blocks: Sequence[tuple[int, int]]) -> None:
+        """These blocks were sent together: shard and number of each."""
+        begun = _Round(len(blocks))
+        for block in blocks:
+            self._of_block[block] = begun
+        self.open += 1
 
-    def note_answer(self, shard: int, number: int) -> None:
-        """A block is answered."""
+    def note_answer(self, shard: int, number: int) -> bool:
+        """A block is answered; whether its round is over. One that was sent again is not of a round."""
         found = self._of_block.pop((shard, number), None)
-        if found is not None:
-            found.left -= 1
-            self.open -= not found.left
+        if found is None:
+            return True
+        found.left -= 1
+        if found.left:
+            return False
+        self.open -= 1
+        return True
 
     def forget(self) -> None:
         """The connection is gone."""

@@ -38,7 +38,7 @@ class ShardBlocks:
     def __init__(self, shard: int, send: Send) -> None:
         self.size = 0  # bytes of everything that is not answered
         self.bytes_sent = 0  # those of them that were sent
-        self._shard = shard
+        self.shard = shard
         self._send = send
         self._sender: BlockSender[Collected] = BlockSender()
         # Entries that must be in one block are one item here.
@@ -87,15 +87,15 @@ class ShardBlocks:
     @property
     def can_flush(self) -> bool:
         """Whether ``flush`` would send something: neither is the home away, nor must everything wait."""
-        if not self._is_connected or self._is_draining or not self._waiting:
+        if not self._waiting or not self._is_connected or self._is_draining:
             return False
         return not (self._lazy and self._lazy_sent and len(self._lazy) == len(self._waiting))
 
-    def flush(self) -> range:
+    def flush(self) -> list[int]:
         """Number and send what was collected, if that can be done; the numbers."""
-        first = self._sender.resume().next_number
+        numbers: list[int] = []
         if not self.can_flush:
-            return range(first, first)
+            return numbers
         has_lazy = bool(self._lazy)
         waiting, self._waiting = self._waiting, {}
         self._lazy.clear()
@@ -106,7 +106,8 @@ class ShardBlocks:
             self.bytes_sent += sum(each.size for each in entries)
             self._send_block(block, FRESH if self._is_fresh else 0)
             self._is_fresh = False
-        return range(first, block.number + 1)
+            numbers.append(block.number)
+        return numbers
 
     def _send_block(self, block: NumberedBlock[Collected], flags: int) -> None:
         next_number = 0 if self._is_announced else self._sender.resume().next_number
@@ -115,7 +116,7 @@ class ShardBlocks:
             block.number, block.confirmed, next_number, [entry for each in block.entries for entry in each.entries()]
         )
         for part, more in split(_encode(body)):
-            self._send(FrameKind.BLOCK, self._shard, part, flags | more)
+            self._send(FrameKind.BLOCK, self.shard, part, flags | more)
 
     def connected(self) -> None:
         """The home is there, and knows the node's channels: send what is not answered again, then what waits."""
