@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.brokers import START_TIMEOUT_S
+from benchmarks.brokers import ROOT, START_TIMEOUT_S
 
 BRAIDMQ = str(Path(sys.executable).parent / "braidmq")
 READY_TIMEOUT_S = 90.0
@@ -138,6 +139,25 @@ def started(file: Path, folder: Path, words: Sequence[str] = ()) -> Iterator[tup
 def children(pid: int) -> list[int]:
     """The child processes that there are now."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@contextlib.contextmanager
+def bare(folder: Path, kind: str) -> Iterator[int]:
+    """The processes of ``bare.py``; their port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "benchmarks.cluster.bare", kind, str(folder)]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError("bare.py did not start")
+        yield msgspec.json.decode(line, type=Ready).mqtt
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(STOP_TIMEOUT_S)
 
 
 def _children(pid: int) -> list[int]:
