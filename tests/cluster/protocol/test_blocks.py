@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from braidmq.cluster.protocol.blocks import (
     FENCED,
@@ -36,7 +37,7 @@ def test_a_block_is_kept_until_it_is_answered_and_confirmed_with_the_next_one() 
 
     assert sender.on_answer(BlockAnswer(1, {})) == (first, {})
     assert sender.on_answer(BlockAnswer(1, {})) is None
-    assert list(sender.unanswered()) == [second._replace(confirmed=1)]
+    assert list(sender.unanswered()) == [replace(second, confirmed=1)]
     assert sender.add(["c"]) == NumberedBlock(3, 1, ["c"])
     assert sender.resume() == BlockResume(4)
 

@@ -27,6 +27,7 @@ from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from braidmq.base.errors import BraidError
 
@@ -68,7 +69,7 @@ def shortened(outcomes: dict[int, int], entries: int) -> dict[int, int]:
     return outcomes
 
 
-class NumberedBlock(NamedTuple, Generic[Entry]):
+class NumberedBlock(Struct, Generic[Entry], frozen=True):
     """What a node has collected for a shard in one turn. ``confirmed``: it has the answers up to this number."""
 
     number: int
@@ -76,7 +77,7 @@ class NumberedBlock(NamedTuple, Generic[Entry]):
     entries: Sequence[Entry]
 
 
-class BlockAnswer(NamedTuple):
+class BlockAnswer(Struct, frozen=True):
     """What became of a block's entries."""
 
     number: int
@@ -127,7 +128,7 @@ class BlockSender(Generic[Entry]):
 
     def unanswered(self) -> Iterator[NumberedBlock[Entry]]:
         """The blocks to send again, in order."""
-        return (block._replace(confirmed=self._confirmed) for block in self._unanswered.values())
+        return (replace(block, confirmed=self._confirmed) for block in self._unanswered.values())
 
     def on_answer(self, answer: BlockAnswer) -> tuple[NumberedBlock[Entry], Outcomes] | None:
         """The block that is answered; None if it was answered before."""

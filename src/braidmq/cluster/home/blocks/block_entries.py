@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from braidmq.cluster.home.blocks.block_ports import ChannelClient, NodePort
 from braidmq.cluster.home.blocks.operations import AppliedRows, DelayedAdded, NotFree, NotOwned, RetainedSent
 from braidmq.cluster.home.blocks.publishing import NodeMessage, read_message
@@ -17,6 +19,8 @@ from braidmq.net.proto_v1 import BlockBody, DelayEntry, PublishEntry, ReleaseEnt
 
 _OF_CHANNELS: Final = (PublishEntry, RowsEntry, DelayEntry)
 
+_NODE: Final = ChannelClient("", None)  # rows of no client
+
 Notice = tuple[int, Ending] | ClaimRequest  # a release, or a withdrawal
 
 
@@ -27,7 +31,7 @@ class Delay(NamedTuple):
     applied: AppliedRows
 
 
-class JudgedBlock(NamedTuple):
+class JudgedBlock(Struct, frozen=True):
     """A new block's entries, read and checked, before anything is done."""
 
     messages: list[NodeEntry]
@@ -42,7 +46,7 @@ class JudgedBlock(NamedTuple):
 def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
     """Read and check all entries of a new block; nothing was done if this raises. Raises BraidError."""
     judged = JudgedBlock([], {}, [], [], [], {}, {})
-    clients: dict[int, ChannelClient | None] = {0: ChannelClient("", None)}  # of this block's channels
+    clients: dict[int, ChannelClient | None] = {0: _NODE}  # of this block's channels
     entries, messages = block.entries, judged.messages
     count = len(entries)
     index = -1

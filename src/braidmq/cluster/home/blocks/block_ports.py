@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from braidmq.broker.ports import Change
 from braidmq.cluster.home.blocks.operations import AppliedRows, Effect
@@ -18,7 +20,7 @@ from braidmq.lane.peers.node_entries import EntryWaiter, NodeEntry
 from braidmq.lane.recording.commit_outcomes import Pending
 
 
-class ChannelClient(NamedTuple):
+class ChannelClient(Struct, frozen=True, gc=False):
     """The client of a channel, and its user."""
 
     client_id: str

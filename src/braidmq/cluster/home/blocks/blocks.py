@@ -37,12 +37,12 @@ from braidmq.cluster.protocol.blocks import (
     NOT_RECORDED,
     RECORDED,
     STALE,
-    BlockAnswer,
     BlockMark,
     BlockReceiver,
     BlockResume,
     BlockStep,
     NumberedBlock,
+    Outcomes,
     is_refused_whole,
     shortened,
 )
@@ -374,21 +374,21 @@ class HomeBlocks:
             self._finish(waiter)
 
     def _finish(self, waiter: NodeBlockWaiter) -> None:
-        answer = self._receivers[waiter.shard].done(waiter.number)
-        if waiter.codes and not is_refused_whole(answer.outcomes):
-            answer = answer._replace(outcomes={**answer.outcomes, **waiter.codes})
-        self._answer(waiter.shard, answer)
+        outcomes = self._receivers[waiter.shard].done(waiter.number).outcomes
+        if waiter.codes and not is_refused_whole(outcomes):
+            outcomes = {**outcomes, **waiter.codes}
+        self._answer(waiter.shard, waiter.number, outcomes)
         was_full = self.is_full
         self.unanswered_bytes -= waiter.size
         if was_full and not self.is_full:
             self._on_room()
 
-    def _answer(self, shard: int, answer: BlockAnswer) -> None:
+    def _answer(self, shard: int, number: int, outcomes: Outcomes) -> None:
         if self._send is None:
             return
         self._was_congested = self._node.is_congested()
         flags = CONGESTED if self._was_congested else 0
-        self._send(FrameKind.BLOCK_ANSWERS, shard, _encode(AnswerBody(answer.number, dict(answer.outcomes))), flags)
+        self._send(FrameKind.BLOCK_ANSWERS, shard, _encode(AnswerBody(number, dict(outcomes))), flags)
 
     def _repeat(self, shard: int, block: BlockBody) -> None:
         """The node has sent a block again: give it the answer of the first time."""
@@ -402,7 +402,7 @@ class HomeBlocks:
         self._producers.note_refused(block.entries, outcomes)
 
         def answer() -> None:
-            self._answer(shard, receiver.answer(block.number))
+            self._answer(shard, block.number, receiver.answer(block.number).outcomes)
 
         # What the homes of topics were still to be given is settled first, as it was for the first answer (C14).
         self._repeats.show(shard, block, outcomes, lambda: self._node.when_retained(shard, answer))
