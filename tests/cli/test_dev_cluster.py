@@ -111,6 +111,23 @@ def test_several_cores_come_with_an_etcd_of_their_own() -> None:
         os.close(watched)
 
 
+@pytest.mark.needs("etcd")
+def test_several_cores_and_all_members_of_etcd_end_upon_sigterm(tmp_path: Path) -> None:
+    with cluster("--cores", "3", "--replicants", "1", "--etcd", "3", "--json", "--data-dir", str(tmp_path)) as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.readline())
+        watched = [os.pidfd_open(each["pid"]) for each in [*found["nodes"], *found["etcd"]]]
+        assert [each["name"] for each in found["etcd"]] == ["etcd1", "etcd2", "etcd3"]
+        assert [each["role"] for each in found["nodes"]] == ["core", "core", "core", "replicant"]
+
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(DEADLINE_S) == 0
+        assert all(has_ended(each) for each in watched)
+        for each in watched:
+            os.close(each)
+
+
 def test_ports_follow_each_other() -> None:
     assert plan_nodes(1, 2, 0, 5000)[0] == [
         NodePlan("core1", "core", 5000, 5001, 5002),

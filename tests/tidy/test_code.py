@@ -61,6 +61,16 @@ def test_everything_public_says_what_it_promises(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", OURS, ids=relative)
+def test_nothing_reads_data_in_a_form_that_can_run_code(file: Path) -> None:
+    """Nodes and strangers send bytes; none of them may be unpickled."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+
+    assert {name.partition(".")[0] for name in names} & {"cloudpickle", "dill", "marshal", "pickle", "shelve"} == set()
+
+
+@pytest.mark.parametrize("file", OURS, ids=relative)
 def test_modules_postpone_annotations(file: Path) -> None:
     body = ast.parse(file.read_text()).body
     imports_anything = any(isinstance(node, ast.Import | ast.ImportFrom) for node in body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from braidmq.base.shards import shard_of
 from braidmq.cluster.membership.shard_map import SHARDS_OF_NEW_CLUSTER
-from braidmq.mqtt.packets import MQTT5, Connack, Connect, Puback, Publish
+from braidmq.mqtt.packets import MQTT5, Connack, Connect, Puback, Publish, Will
 from braidmq.mqtt.reasons import Reason
 from tests.scenarios.cluster.cluster import NodeProcess
 from tests.scenarios.cluster.several_cores import CoresOfProcesses
@@ -82,6 +83,63 @@ def test_one_of_three_cores_that_is_killed_holds_up_its_own_clients_alone(cluste
     assert stuck.receive(Puback, PATIENCE_S).packet_id == 100
     assert read(reader, 1) == [b"stuck"]
     reader.expect_silence()
+
+
+@pytest.mark.row("F5")
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_clients_of_a_replicant_that_is_gone_continue_on_another_one(cluster: CoresOfProcesses, fault: str) -> None:
+    one, two = cluster.replicants
+    witness = client_at(one, 1, "witness")
+    witness.subscribe("will/#", qos=1)
+    wills = [Will(f"will/{core}", b"gone", 1, False) for core in (1, 2, 3)]
+    held = [client_at(two, core, fault, persistent=True, will=will) for core, will in enumerate(wills, 1)]
+    for client in held:
+        client.subscribe("t/#", qos=1)
+    writer = client_at(one, 3, "writer")
+    writer.publish("t/x", b"before", 1)
+    assert [read(client, 1) for client in held] == [[b"before"]] * 3
+
+    if fault == "killed":
+        two.kill()
+    else:
+        two.process.pause()
+    assert sorted(witness.receive_publish(timeout_s=PATIENCE_S).topic for _ in wills) == ["will/1", "will/2", "will/3"]
+    writer.publish("t/x", b"after", 1)
+    for core in (1, 2, 3):
+        back = client_at(one, core, fault, persistent=True)
+        assert back.connack.session_present
+        came = read(back, 1)
+        if came == [b"before"]:  # its acknowledgement was not on disk
+            came = read(back, 1)
+        assert came == [b"after"]
+        back.expect_silence()
+        back.disconnect()
+
+    if fault == "killed":
+        two.start()
+    else:
+        two.process.send(signal.SIGCONT)
+        for client in held:
+            client.expect_disconnect(Reason.SERVER_SHUTTING_DOWN, Reason.SESSION_TAKEN_OVER, timeout_s=PATIENCE_S)
+        two.process.await_port()  # the same process, as a new member
+    witness.expect_silence()
+    client_at(two, 1, "newcomer").disconnect()
+
+
+def test_a_worker_that_is_killed_is_dead_at_once_for_all_cores(cluster: CoresOfProcesses) -> None:
+    witness = client_at(cluster.replicants[0], 3, "witness")
+    witness.subscribe("will/#", qos=1)
+    client_at(cluster.cores[0], 2, "with-a-will", will=Will("will/worker", b"gone", 1, False))
+    core = cluster.cores[0].process
+    [worker] = Path(f"/proc/{core.pid}/task/{core.pid}/children").read_text().split()
+
+    os.kill(int(worker), signal.SIGKILL)
+
+    assert witness.receive_publish(timeout_s=PATIENCE_S).topic == "will/worker"
+    core.await_line("is dead: its process has ended")  # which does not wait for a lease
+    core.await_port()
+    client_at(cluster.cores[0], 2, "with-a-will").disconnect()
+    witness.expect_silence()
 
 
 @pytest.mark.soak

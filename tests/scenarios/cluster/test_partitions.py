@@ -110,6 +110,7 @@ class Scene:
         read(self.reader, *wanted)
 
 
+@pytest.mark.row("F4")
 def test_the_side_with_the_quorum_serves_and_the_other_is_alone(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
 
@@ -121,6 +122,7 @@ def test_the_side_with_the_quorum_serves_and_the_other_is_alone(cluster: CoresOn
     scene.exchange(b"back")
 
 
+@pytest.mark.row("F4")
 @pytest.mark.soak
 def test_without_a_side_with_the_quorum_all_are_alone_and_come_back(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
@@ -132,6 +134,7 @@ def test_without_a_side_with_the_quorum_all_are_alone_and_come_back(cluster: Cor
     scene.exchange(b"back")
 
 
+@pytest.mark.row("F4")
 @pytest.mark.soak
 def test_a_core_whose_packets_are_lost_is_away_and_comes_back(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
@@ -144,6 +147,7 @@ def test_a_core_whose_packets_are_lost_is_away_and_comes_back(cluster: CoresOnMa
     scene.exchange(b"back")
 
 
+@pytest.mark.row("F4")
 @pytest.mark.soak
 def test_nothing_acknowledged_is_lost_while_the_network_flaps(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
