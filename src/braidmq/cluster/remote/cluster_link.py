@@ -38,6 +38,7 @@ from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained_homes import CoreRetained
 from braidmq.cluster.remote.topic_homes import TopicHomes
 from braidmq.cluster.remote.uplink import Uplink
+from braidmq.cluster.remote.watched_core import WatchedCore
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.origins import written_with
 from braidmq.cluster.rlog.tables import RowChange, Tables
@@ -82,7 +83,7 @@ class ClusterLink:
         self._written = written_with(self._origin)
         self._broker: Broker | None = None
         self._uplink: Uplink | None = None
-        self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
+        self._watched = WatchedCore(member.name, loop.call_later, loop.time)
         self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
         self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
         claims = NodeClaims(home_wait_s, home_of=self._name_of_home)
@@ -265,9 +266,7 @@ class ClusterLink:
     def watch(self, home: HomeLink, send: Send) -> RlogLink:
         """A core is connected: tell it this node's routes, and ask it for those of all others unless another core is asked."""
         link = self._exchange.open(send, lambda origin: origin not in self._written)
-        if self._watched is None:
-            self._watched = home
-            link.watch()
+        self._watched.connected(home, link)
         return link
 
     @property
@@ -308,12 +307,8 @@ class ClusterLink:
         """A core is away."""
         self._known.lost(home.name)
         self._lead_up()
-        others = [other for other in self if other.is_connected]
-        if self._watched is home:
-            self._watched = others[0] if others else None
-            if others and others[0].rlog is not None:
-                others[0].rlog.watch()
-        if others:
+        self._watched.lost(home)
+        if any(other.is_connected for other in self):
             self._wake_readers()  # they may follow without its shards
         self.judge_ready()
 
@@ -400,7 +395,7 @@ class ClusterLink:
 
     def judge_ready(self) -> None:
         """Something has changed on which it depends whether clients can be served."""
-        if self.on_ready is None or self._watched is None or not self._watched.is_following:
+        if self.on_ready is None or self._watched.core is None or not self._watched.core.is_following:
             return
         if not all(home.is_fed or (self._is_patient_no_more and not home.is_connected) for home in self):
             return
@@ -443,4 +438,5 @@ class ClusterLink:
         """The node stops."""
         if self.front is not None:
             self.front.node.close()
+        self._watched.close()
         self.log.close()

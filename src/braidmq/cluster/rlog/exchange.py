@@ -60,6 +60,10 @@ class RlogLink:
         number, message = self.replica.connect()
         self._send(FrameKind.RLOG, number, _encode(message), TO_SERVER)
 
+    def unwatch(self) -> None:
+        """Take nothing more from the peer; what it still sends is rejected, and then it sends no more."""
+        self.replica.disconnect()
+
     def receive(self, destination: int, flags: int, body: bytes | memoryview) -> None:
         """Handle a frame of the peer. Raises BadRlogMessage and ForeignRows."""
         try:
