@@ -86,6 +86,21 @@ def test_filters_that_take_long_are_handled_one_in_a_turn(tmp_path: Path, monkey
     with_broker(tmp_path, work, recorded=())
 
 
+def test_a_last_filter_that_takes_long_needs_no_other_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        client = Receiver("slow", 0, 100)
+        client.connect(broker, clean_start=True)
+        slow_clock(monkeypatch, slices, subscribe, unsubscribe)
+
+        subscribe_to_many(client, 1)
+        is_read_on = not client.connection.hold_bits
+        client.send(Unsubscribe(2, ["many/0/+"]))
+
+        assert (is_read_on, client.connection.hold_bits, broker.routes.count) == (True, 0, 0)
+
+    with_broker(tmp_path, work, recorded=())
+
+
 def test_subscriptions_that_take_long_to_remove_are_removed_one_in_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

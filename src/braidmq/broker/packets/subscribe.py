@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import length_hint
 from time import monotonic
 
 from braidmq.base.errors import ProtocolViolation, UsageError
@@ -88,7 +89,7 @@ class _Subscribing:
         for option in self.options:
             self.reasons.append(self.handler.judge(self, option))
             if monotonic() >= deadline:
-                return False
+                return not length_hint(self.options)
         return True
 
     def answer(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import length_hint
 from time import monotonic
 
 from braidmq.base.errors import ProtocolViolation
@@ -90,7 +91,7 @@ class _Unsubscribing:
         for written in self._filters:
             self._reasons.append(self._handler.unsubscribe(self._session, written, self._changes))
             if monotonic() >= deadline:
-                return False
+                return not length_hint(self._filters)
         return True
 
     def answer(self) -> None:
