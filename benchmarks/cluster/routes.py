@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,18 +80,25 @@ def measure_loading(loads: Loads) -> list[Row]:
 
 def _load(loads: Loads, group: Group, count: int, bare_s: float, bare_bytes: int) -> Row:
     normal = _pubacks(loads, group.core.mqtt, 3).communicate()[0]
+    with _busy_process():
+        beside = _pubacks(loads, group.core.mqtt, 3).communicate()[0]
     during = _pubacks(loads, group.core.mqtt, 6)
     time.sleep(0.5)
     with _replicant(loads, group, "empty", group.core.cluster) as (process, _, took_s):
         used = (memory_bytes(process.pid) - bare_bytes) / count
-    p99, base = (_run_of(text).p99_ms for text in (during.communicate()[0], normal))
+    p99, base, least = (_run_of(text).p99_ms for text in (during.communicate()[0], normal, beside))
     text = sum(len(f"table/{number}/t") for number in range(count)) / count
     load_s = took_s - bare_s
-    loads.say(f"load          {load_s:.2f} s, PUBACK p99 {base:.2f} -> {p99:.2f} ms, {used - text:.0f} bytes a route")
+    loads.say(
+        f"load          {load_s:.2f} s, PUBACK p99 {base:.2f} -> {p99:.2f} ms ({least:.2f} ms beside a busy process), "
+        f"{used - text:.0f} bytes a route"
+    )
     found = f"{load_s:.2f} s, PUBACK p99 {p99:.2f} ms ({p99 / base:.1f} x), {used - text:.0f} bytes a route"
     target = "10 s, PUBACK p99 at most 2 x, 200 bytes a route beside its text"
     title = f"an empty replicant loads {count:,} routes"
-    return Row(title, f"PUBACK p99 {base:.2f} ms", found, target, load_s <= 10 and p99 <= 2 * base and used - text <= 200)
+    is_met = load_s <= 10 and p99 <= 2 * base and used - text <= 200
+    why = f"beside a process that only computes, PUBACK p99 is {least:.2f} ms, {least / base:.1f} x."
+    return Row(title, f"PUBACK p99 {base:.2f} ms", found, target, is_met, why)
 
 
 def _catch_up(loads: Loads, group: Group, count: int) -> Row:
@@ -112,6 +120,17 @@ def _catch_up(loads: Loads, group: Group, count: int) -> Row:
     found = f"{took_ms:.0f} ms, {sent:,} bytes from the core, {'a snapshot' if has_snapshot else 'no snapshot'}"
     title = f"a replicant that missed {MISSED:,} of {count:,} changes"
     return Row(title, "", found, "200 ms, no snapshot", took_ms <= 200 and not has_snapshot)
+
+
+@contextlib.contextmanager
+def _busy_process() -> Iterator[None]:
+    """A process that takes a processor, and does nothing for anyone."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _pubacks(loads: Loads, port: int, seconds: int) -> subprocess.Popen[str]:
