@@ -145,6 +145,22 @@ def test_a_worker_that_disconnects_is_dead_at_once(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_what_a_node_has_gathered_for_its_core_is_sent_before_it_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        house = House(tmp_path)
+        async with house.core_runs():
+            side = house.replicant()
+            await side.start()
+            states: list[dict[str, str]] = []
+            monkeypatch.setattr(side.link.log, "flush_all", lambda: states.append(side.states))
+
+            await side.stop()
+
+            assert states == [{"core1": ""}], "while it was connected"
+
+    run(scenario)
+
+
 def test_a_replicant_that_disconnects_is_dead_after_its_lease(tmp_path: Path) -> None:
     async def scenario() -> None:
         house = House(tmp_path)

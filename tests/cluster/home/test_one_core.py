@@ -58,6 +58,19 @@ def test_a_node_is_answered_as_soon_as_its_block_is_on_disk(world: ClusterWorld)
     assert node.messages_wire.has_arrivals
 
 
+def test_a_node_that_stops_sends_what_it_has_gathered(world: ClusterWorld) -> None:
+    node = world.replicant("one")
+    publisher = node.client("p", expiry=0)
+    for number in range(1, 4):
+        publisher.send(Publish("a", b"m", 1, False, packet_id=number))
+        world.turn(3)  # the core has it by then, and its disk has not
+    assert not node.core_wire.has_arrivals
+
+    node.node.log.flush_all()
+
+    assert node.core_wire.has_arrivals
+
+
 def test_messages_of_the_core_reach_subscribers_on_a_replicant(world: ClusterWorld) -> None:
     subscriber = world.replicant("one").client("s", expiry=0)
     subscriber.subscribe("a/#", qos=1)

@@ -166,10 +166,18 @@ def test_a_core_that_starts_elsewhere_is_found(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+class QuietLog:
+    """The log of a node that serves nobody."""
+
+    def flush_all(self) -> None:
+        """Nothing."""
+
+
 class QuietLink:
     """A node's link that serves nobody."""
 
     on_ready: object = None
+    log = QuietLog()
 
     def serve(self, broker: object) -> None:
         """Nothing."""

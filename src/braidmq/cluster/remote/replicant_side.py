@@ -151,6 +151,8 @@ class ReplicantSide:
         for timer in (self._refresh, self._look):
             if timer is not None:
                 timer.cancel()
+        if self._link is not None:
+            self._link.log.flush_all()  # no answer will come that it could wait for
         reaches = [*self._reaches.values(), *self._seeds]
         await asyncio.gather(*(reach.close() for reach in reaches), *self._closing)
         if self._link is not None:

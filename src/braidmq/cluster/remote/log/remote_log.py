@@ -229,6 +229,11 @@ class RemoteLog:
         for core in self._cores:
             core.flush()
 
+    def flush_all(self) -> None:
+        """Send everything collected so far: the node leaves."""
+        for core in self._cores:
+            core.flush_all()
+
     def size_of(self, changes: Iterable[Change]) -> int:
         """About how many bytes these changes take."""
         return operations.size_of(change.operation for change in changes if isinstance(change, NodeChange))
