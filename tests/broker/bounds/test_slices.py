@@ -197,6 +197,27 @@ class NotingLoop:
         asyncio.get_running_loop().call_soon(callback)
 
 
+def test_the_pause_after_a_large_message_counts_what_the_log_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = NotingLoop()
+
+    async def work(broker: Broker) -> None:
+        client = Receiver("sender", 0, 100)
+        client.connect(broker, clean_start=True)
+        connection = client.connection
+        monkeypatch.setattr(connection.context.large, "_loop", loop)
+
+        for number, retain in ((1, False), (2, True)):
+            connection.feed(encode(Publish("large", bytes(LARGE_BYTES), 1, retain=retain, packet_id=number), MQTT5))
+            async with asyncio.timeout(20):
+                while connection.hold_bits:  # noqa: ASYNC110  # the disk is another thread's
+                    await asyncio.sleep(0.001)
+
+    with_broker(tmp_path, work)
+
+    recorded, recorded_and_retained = loop.delays_s
+    assert recorded_and_retained == pytest.approx(2 * recorded)
+
+
 def test_the_pause_after_a_large_message_is_longer_if_others_were_published_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -397,7 +397,8 @@ class CommitOutcomes:
     def _end_large(self, pending: Pending) -> int:
         size = len(pending.message.payload)
         if pending.channel is not None and size >= _LARGE_BYTES:
-            pending.channel.end_large(size)
+            # What is recorded and retained is written twice.
+            pending.channel.end_large(2 * size if pending.place >= 0 and pending.message.retain else size)
         return 0
 
     def refuse(self, pendings: list[Pending], is_in_doubt: bool) -> None:
