@@ -38,6 +38,13 @@ def has_ended(descriptor: int) -> bool:
     return bool(poll.poll(DEADLINE_S * 1000))
 
 
+def register(api_port: int) -> dict[str, object]:
+    """What a core says to a node that registers over HTTP."""
+    url = f"http://127.0.0.1:{api_port}/register?endpoint=10.0.0.7:1883"
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=DEADLINE_S) as answer:
+        return dict(json.load(answer))
+
+
 def test_a_cluster_reports_its_nodes_and_ends_upon_sigterm(tmp_path: Path) -> None:
     options = ("--replicants", "1", "--json", "--data-dir", str(tmp_path), "--set", "history.shards=2")
     with cluster(*options) as process:
@@ -50,9 +57,7 @@ def test_a_cluster_reports_its_nodes_and_ends_upon_sigterm(tmp_path: Path) -> No
         assert (core["name"], core["role"], replicant["name"], replicant["role"]) == ("core1", "core", "replicant1", "replicant")
         assert all(isinstance(core[port], int) for port in ("pid", "mqtt", "api", "cluster"))
         assert replicant["cluster"] is None
-        url = f"http://127.0.0.1:{core['api']}/register?endpoint=10.0.0.7:1883"
-        with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
-            assert json.load(answer) == {"reg_id": 3, "core_nodes": [f"127.0.0.1:{core['cluster']}"]}
+        assert register(core["api"]) == {"reg_id": 3, "core_nodes": [f"127.0.0.1:{core['cluster']}"]}
         assert "shards = 2" in (tmp_path / "core1" / "braidmq.toml").read_text()
         assert "shards" not in (tmp_path / "replicant1" / "braidmq.toml").read_text()
         assert (tmp_path / "core1" / "braidmq.toml").stat().st_mode & 0o777 == 0o600
@@ -103,6 +108,9 @@ def test_several_cores_come_with_an_etcd_of_their_own() -> None:
             assert subscriber.receive_publish(DEADLINE_S).payload == b"hello"
         assert (core1["role"], core2["role"], replicant["role"]) == ("core", "core", "replicant")
         assert [member["name"] for member in found["etcd"]] == ["etcd1"]
+        answer = register(core1["api"])
+        assert answer["core_nodes"] == [f"127.0.0.1:{core1['cluster']}", f"127.0.0.1:{core2['cluster']}"]
+        assert register(core2["api"]) == answer
         watched = os.pidfd_open(found["etcd"][0]["pid"])
 
         process.kill()

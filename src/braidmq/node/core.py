@@ -30,7 +30,7 @@ from braidmq.broker.session.ports import NodePorts
 from braidmq.cluster.administration.core_administration import CoreAdministration
 from braidmq.cluster.administration.figures import ClusterFigures, CoreFigures
 from braidmq.cluster.administration.questions import NodeQuestions
-from braidmq.cluster.administration.several_status import describe_cores
+from braidmq.cluster.administration.several_status import addresses_of, describe_cores
 from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.cores.several_cores import SeveralCores
@@ -252,7 +252,7 @@ class Node(ServingNode):
         if self._core_side is None or self.cluster_address is None:
             raise UsageError("this node accepts no other nodes", "set cluster.rpc_bind")
         number = await self._core_side.members.register_endpoint(endpoint)
-        return EndpointRegistration(number, [str(self.cluster_address)])
+        return EndpointRegistration(number, addresses_of(self.core_list, str(self.cluster_address)))
 
     def _on_worker_ended(self, number: int) -> None:
         if self._core_side is not None:

@@ -10,6 +10,7 @@ from braidmq.base.config.single_values import check_name
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.administration.core_administration import CoreAdministration
 from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
+from braidmq.cluster.administration.several_status import addresses_of
 from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.home.node_peer import PeerView
 from braidmq.cluster.protocol.roles import CORE, REPLICANT
@@ -180,11 +181,10 @@ class MemberOperations(NodeOperations):
         if name in taken | {self._core.settings.node.name}:
             raise UsageError(f"there is a node {name!r} already", "give the new node another name")
         settings = self._core.settings.cluster
-        addresses = [core.address for core in self._core.core_list if core.address] or [str(self._core.cluster_address)]
         return JoinPlan(
             name=name,
             cluster=self._core.settings.node.cluster,
-            core_nodes=addresses,
+            core_nodes=addresses_of(self._core.core_list, str(self._core.cluster_address)),
             needs_secret=bool(settings.secret),
             needs_certificate=bool(settings.cert_file),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.cores.several_cores import SeveralCores
 from braidmq.control.cluster import CoreInfo, CoreState
@@ -26,3 +28,8 @@ def describe_cores(several: SeveralCores, side: CoreSide) -> list[CoreInfo]:
         incarnation = 0 if member is None else member.incarnation
         found.append(CoreInfo(name=name, state=state, incarnation=incarnation, address=addresses.get(name, ""), terms=led))
     return found
+
+
+def addresses_of(cores: Sequence[CoreInfo], own: str) -> list[str]:
+    """Where nodes of other machines reach the cores that have been started. ``own``: the address of an only core."""
+    return [core.address for core in cores if core.address] or [own]
