@@ -155,6 +155,8 @@ def test_presence_reports_a_takeover_in_order(stage: Stage) -> None:
     told = [watcher.receive_publish() for _ in range(3)]
     assert [each.topic.rsplit("/", 1)[1] for each in told] == ["connected", "disconnected", "connected"]
     assert event(told[1])["reason"] == "session_taken_over"
+    older, ended, newer = (event(each)["version"] for each in told)
+    assert older == ended < newer
 
 
 def test_wildcards_in_a_client_id_are_escaped_in_presence_topics(stage: Stage) -> None:

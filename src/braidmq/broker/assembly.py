@@ -97,6 +97,7 @@ class BrokerParts:
         self.exclusive: ExclusiveTopics = LocalExclusiveTopics() if ports.exclusive is None else ports.exclusive
         self._is_home = ports.is_home
         self._claim_gate = ports.claim_gate
+        self._presence_home = ports.presence
         self.users = UserExistence(access, hooks, settings)
         self.statistics = Statistics()
         self._make_lane(settings, clock)
@@ -193,7 +194,9 @@ class BrokerParts:
         storage, writer = self.session_storage, self.turn_writer
         self.wills = Wills(self.sessions, storage, writer, self.access, self.lane, self.statistics, publish)
         self.revocation = Revocation(self.access, self.subscriptions, storage, writer, self.statistics)
-        self._presence = Presence(self.statistics, self.hooks, self.producers, self.routes, publish, self.live)
+        self.presence = Presence(
+            self.statistics, self.hooks, self.producers, self.routes, publish, self.live, self._presence_home
+        )
         self.lifecycle = Lifecycle(
             self.sessions,
             self.registry,
@@ -205,7 +208,7 @@ class BrokerParts:
             holdings=self.holdings,
             timers=self.timers,
             hooks=self.hooks,
-            presence=self._presence,
+            presence=self.presence,
             statistics=self.statistics,
             lane=self.lane,
             revocation=self.revocation,
@@ -219,7 +222,7 @@ class BrokerParts:
             groups=self.groups,
             holdings=self.holdings,
             hooks=self.hooks,
-            presence=self._presence,
+            presence=self.presence,
             statistics=self.statistics,
             flows=self.flows,
             has_users=self.users.exist,
@@ -262,7 +265,7 @@ class BrokerParts:
     def _make_connections(self, settings: Settings) -> None:
         self._accepts = TokenBucket(settings.limits.connections_per_s, self.started_at)
         retained_delivery = RetainedDelivery(self.loop, self.state, self.pipeline, self.hooks, self.access, self.live)
-        disconnect = DisconnectHandler(self.lifecycle, self._presence, self.live)
+        disconnect = DisconnectHandler(self.lifecycle, self.presence, self.live)
         self._context = ConnectionContext(
             loop=self.loop,
             lane=self.lane,
@@ -319,7 +322,7 @@ class BrokerParts:
             producers=self.producers,
             groups=self.groups,
             connack=self._connack,
-            presence=self._presence,
+            presence=self.presence,
             connections=self.connections,
             statistics=self.statistics,
             live=self.live,

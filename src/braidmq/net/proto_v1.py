@@ -233,7 +233,28 @@ class WithdrawEntry(_NodeMessage, frozen=True):
     channel: int
 
 
-BlockEntry = PublishEntry | RowsEntry | DelayEntry | ReleaseEntry | WithdrawEntry
+class PresenceEntry(_NodeMessage, frozen=True):
+    """A client has connected, or its connection has ended. It counts as told when its block is answered.
+
+    ``version``: of its grant. ``age_ms``: how long ago that was when the block was sent. ``clean_start``: of its CONNECT.
+    ``reason``: why the connection has ended.
+    """
+
+    client_id: str
+    version: list[int]
+    is_online: bool
+    age_ms: int
+    user_name: str | None
+    peer_host: str | None
+    peer_port: int
+    listener: str
+    protocol: int
+    keep_alive: int
+    clean_start: bool
+    reason: int
+
+
+BlockEntry = PublishEntry | RowsEntry | DelayEntry | ReleaseEntry | WithdrawEntry | PresenceEntry
 
 
 class BlockBody(_NodeMessage, frozen=True):

@@ -169,7 +169,12 @@ class Declare(_ClaimsMessage, frozen=True):
 
 
 class Declared(_ClaimsMessage, frozen=True):
-    """The home has the declaration: it takes the node's blocks from now on."""
+    """The home has the declaration: it takes the node's blocks from now on.
+
+    ``wants_presence``: it wants to hear of clients that connect and disconnect, even without a subscriber.
+    """
+
+    wants_presence: bool = False
 
 
 ClaimMessage = ClaimId | GrantId | RejectId | ProbeId | ProbedId | EndId | CloseChannel

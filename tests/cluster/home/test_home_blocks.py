@@ -14,7 +14,17 @@ from braidmq.cluster.protocol.parts import MORE, BodyParts, split
 from braidmq.cluster.registry.messages import Ending
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.net.frames import BadFrame, FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, KeyOfBatch, PublishEntry, ReleaseEntry, RowsEntry, SentNumber
+from braidmq.net.proto_v1 import (
+    AnswerBody,
+    BlockBody,
+    BlockEntry,
+    KeyOfBatch,
+    PresenceEntry,
+    PublishEntry,
+    ReleaseEntry,
+    RowsEntry,
+    SentNumber,
+)
 from braidmq.storage.rows.changes import WriteRefusal
 from tests.support.simulator.blocks import Client, Home, Wire, payloads
 from tests.support.simulator.lane import Bench
@@ -89,6 +99,35 @@ def test_a_release_in_a_block_that_the_home_had_before_it_restarted_has_no_will(
     assert core.home.released == [(1, Ending.PUBLISH), (1, Ending.REPEATED)]
     assert core.answers == [(1, {})]
     assert payloads(core.home, core.ann) == [b"m"]
+
+
+EVENT = PresenceEntry("ann", [1, 0, 0, 0], False, 7, None, "10.0.0.1", 4000, "tcp:default", 5, 60, True, 0)
+
+
+def test_r20_an_event_of_a_block_that_the_home_had_before_it_restarted_is_told_again() -> None:
+    core = Core()
+    core.send(1, PublishEntry(1, message()), EVENT)
+    core.home.end_turn()
+    core.home.crash(kept=1)  # perhaps before subscribers were told
+    core.connect()
+
+    core.send(1, PublishEntry(1, message()), EVENT, next_number=2)
+
+    assert core.home.told == [EVENT, EVENT]
+    assert core.answers == [(1, {})]
+
+
+def test_r20_an_event_is_told_once_while_the_home_lives_and_leaves_nothing_on_disk() -> None:
+    core = Core()
+    core.send(1, EVENT)
+    assert core.answers == [(1, {})]
+    assert core.home.disk.written == []
+
+    core.connect()
+    core.send(1, EVENT, next_number=2)
+
+    assert core.home.told == [EVENT]
+    assert core.answers == [(1, {}), (1, {})]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.path.message import Message
 from braidmq.lane.records.records import encode_record
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, RowsEntry, SentNumber
+from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PresenceEntry, PublishEntry, RowsEntry, SentNumber
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
 
@@ -68,6 +68,9 @@ class CorePort:
 
     def release(self, channel: int, ending: Ending) -> None:
         raise AssertionError("nothing is released")
+
+    def tell_presence(self, entry: PresenceEntry) -> None:
+        raise AssertionError("no client connects")
 
     def withdraw(self, request: ClaimRequest) -> None:
         raise AssertionError("nothing is withdrawn")

@@ -1,4 +1,4 @@
-"""A node's log and its home: the network delays and cuts, the disk fills up, the home dies (S5, C18, C19, C30)."""
+"""A node's log and its home: the network delays and cuts, the disk fills up, the home dies (S5, C18, C19, C30, R20)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from braidmq.broker.connection.presence_events import PresenceEvent
 from braidmq.cluster.registry.messages import Ending
 from tests.support.simulator.blocks import SHARDS, Client, Home, Node, Wire, connect, payloads
 from tests.support.simulator.network import Network
@@ -24,6 +25,7 @@ class Sim:
         self.crashes = 0
         self.was_full = False
         self.positions: dict[str, int] = {}
+        self.events: list[PresenceEvent] = []
         connect(self.network, self.node, self.home)
         for name in ("ann", "bob", "cid", "dan"):
             self._join(name)
@@ -56,6 +58,14 @@ class Sim:
             client = self._client()
             self.node.release(client)
             self._join(f"{client.client_id}+")
+
+    def tell_presence(self) -> None:
+        """A client comes or goes, as far as subscribers of presence are concerned."""
+        event = PresenceEvent(self._client().client_id, "n1", (len(self.events), 0, 0, 0), self.random.random() < 0.5, 0)
+        self.events.append(event)
+        self.node.log.tell_presence(event)
+        if self.random.random() < 0.5:
+            self.node.end_turn()
 
     def commit(self) -> None:
         self.home.end_turn()
@@ -106,10 +116,20 @@ class Sim:
         assert self.node.log.unanswered_bytes == 0
         for client in self.all:
             self._check_client(client)
+            self._check_presence(client.client_id)
         for name, written in self.home.disk.cursors.items():
             assert written == sorted(written), "no cursor goes back"
             if not self.was_full or name in [each.client_id for each in self.all if each.is_open]:
                 assert written[-1] == self.positions[name], "the last one is written"
+
+    def _check_presence(self, client_id: str) -> None:
+        told = [(tuple(entry.version), entry.is_online) for entry in self.home.told if entry.client_id == client_id]
+        assert all(entry.age_ms >= 0 for entry in self.home.told)
+        assert list(dict.fromkeys(told)) == [
+            (event.version, event.is_online) for event in self.events if event.client_id == client_id
+        ], "every event is told, first in its order"
+        if not self.crashes:
+            assert len(told) == len(set(told)), "and once, while the home lives"
 
     def _check_client(self, client: Client) -> None:
         assert len(client.told) == client.sent, "every message is answered"
@@ -139,7 +159,7 @@ class Sim:
 STEPS: tuple[Callable[[Sim], None], ...] = (
     *(Sim.publish, Sim.pass_time, Sim.commit) * 3,
     *(Sim.write_cursor, Sim.leave, Sim.forward, Sim.connect, Sim.connect),
-    *(Sim.fill, Sim.cut, Sim.crash),
+    *(Sim.fill, Sim.cut, Sim.crash, Sim.tell_presence),
 )
 
 

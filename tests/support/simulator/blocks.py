@@ -29,7 +29,7 @@ from braidmq.lane.recording.recorder import Block, Recorder
 from braidmq.lane.records.records import Record
 from braidmq.lane.routing.routes import HISTORY
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import ReleaseEntry
+from braidmq.net.proto_v1 import PresenceEntry, ReleaseEntry
 from braidmq.storage.rows.changes import Put, WriteRefusal
 from tests.support.simulator.lane import Bench
 from tests.support.simulator.network import Link, Network
@@ -264,6 +264,7 @@ class Home:
         self.released: list[tuple[int, Ending]] = []
         self.events: list[tuple[int, str]] = []  # of channels, since the home was started
         self.shown: list[bytes] = []
+        self.told: list[PresenceEntry] = []  # over all its starts
         self.link: Link[Wire] | None = None
         self.errors: list[BraidError] = []
         self.waits_forward: list[Callable[[], None]] = []
@@ -317,6 +318,9 @@ class Home:
     def release(self, channel: int, ending: Ending) -> None:
         self.released.append((channel, ending))
         self.events.append((channel, "release"))
+
+    def tell_presence(self, entry: PresenceEntry) -> None:
+        self.told.append(entry)
 
     def withdraw(self, request: ClaimRequest) -> None:
         raise AssertionError("nothing is withdrawn")

@@ -125,6 +125,7 @@ class Replicant:
         there.on_frame = lambda kind, flags, destination, body: peer.calls.receive_claims(flags, body)
         peer.calls.open(there)
         peer.calls.declare(self.link.open_calls(here, home.registry.term))
+        self.link.blocks.wants_presence = peer.wants_presence
         here_too, there_too = wires(self.world)
         here_too.on_frame, there_too.on_frame = self.link.receive, peer.receive
         peer.open_messages(there_too)

@@ -206,6 +206,7 @@ class SimNode:
         peer.calls.open(there)
         self.cluster.settle()  # what the core says before the node knows that it is registered
         peer.calls.declare(home.open_calls(here, core.home.registry.term))
+        home.blocks.wants_presence = peer.wants_presence
         here_too, there_too = self._wires_between()
         here_too.on_frame, there_too.on_frame = home.receive, peer.receive
         peer.open_messages(there_too)

@@ -43,7 +43,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_limit_s", "_listener", "client_id", "exchange", "is_claiming", "is_closed", "is_feeding", "is_vouched", "keep_alive",
-        "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons",
+        "method", "opened_at", "order", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons",
         "wheel_slot", "window",
     )  # fmt: skip
 
@@ -63,6 +63,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.method: str | None = None  # of enhanced authentication, as CONNECT named it
         self.keep_alive = 0
         self.opened_at = 0.0
+        self.order: tuple[int, ...] = ()  # the version of its grant
         self.is_closed = False
         self.is_vouched = False  # a hook has accepted it, so the files do not decide
         self.is_claiming = False  # the registry is asked for its client id, and will answer

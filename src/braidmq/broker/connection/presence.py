@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import time
 
 from braidmq.broker.connection.connection import Connection
+from braidmq.broker.connection.presence_events import PresenceEvent, PresenceHome
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.message import make_message
@@ -33,13 +34,16 @@ class Presence:
         routes: RouteTable,
         publish: Callable[[Message], int],
         live: LiveSettings,
+        home: PresenceHome | None,
     ) -> None:
+        """``home``: None on a node that is alone, which sends its events as they happen."""
         self._statistics = statistics
         self._hooks = hooks
         self._producers = producers
         self._routes = routes
         self._publish = publish
         self._live = live
+        self._home = home
 
     def opened(self, connection: Connection, clean_start: bool) -> None:
         """The client was told that it is connected."""
@@ -49,8 +53,8 @@ class Presence:
         statistics.connections_max = max(statistics.connections_max, statistics.live)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s connected", connection.peer(), connection.client_id)
-        if self._live.now.sys.presence:
-            self._report(connection, "connected", {"connected_at": int(time() * 1000), "clean_start": clean_start})
+        if self._is_wanted(connection.client_id):
+            self._tell(self._event(connection, is_online=True, clean_start=clean_start, reason=0))
 
     def count_closed(self, connection: Connection, reason: int, detail: str) -> None:
         """An open connection is over, whichever side ended it; ``tell_closed`` follows after its session was handled."""
@@ -64,30 +68,72 @@ class Presence:
     def tell_closed(self, connection: Connection, reason: int) -> None:
         """Tell hooks and subscribers of presence topics that the connection is over."""
         self._hooks.tell("disconnect", connection.describe(), int(reason))
-        if self._live.now.sys.presence:
-            event = {"disconnected_at": int(time() * 1000), "reason": _reason_name(reason)}
-            self._report(connection, "disconnected", event)
+        if self._is_wanted(connection.client_id):
+            self._tell(self._event(connection, is_online=False, clean_start=True, reason=int(reason)))
 
-    def _report(self, connection: Connection, event: str, more: dict[str, object]) -> None:
-        """Publish the event under ``$SYS/brokers/NODE/clients/ID/``, as JSON; only if there is a subscriber."""
-        if not self._routes.system:
-            return  # a storm of clients should not fill the cache of routes with topics that no filter can match
+    @property
+    def is_followed(self) -> bool:
+        """Whether there may be a subscriber, or is a hook."""
+        # A storm of clients should not fill the cache of routes with topics that no filter can match.
+        return self._hooks.follows_presence or (self._live.now.sys.presence and bool(self._routes.system))
+
+    def _is_wanted(self, client_id: str) -> bool:
+        return self.is_followed or (self._home is not None and self._home.wants_presence(client_id))
+
+    def _event(self, connection: Connection, *, is_online: bool, clean_start: bool, reason: int) -> PresenceEvent:
+        origin = connection.origin
+        return PresenceEvent(
+            connection.client_id,
+            self._live.now.node.name,
+            connection.order,
+            is_online,
+            int(time() * 1000),
+            connection.user_name,
+            None if origin is None else origin.peer_host,
+            0 if origin is None else int(origin.peer_port),
+            "" if origin is None else origin.listener,
+            connection.version,
+            connection.keep_alive,
+            clean_start,
+            reason,
+        )
+
+    def _tell(self, event: PresenceEvent) -> None:
+        if self._home is None:
+            self.send(event)
+        else:
+            self._home.tell_presence(event)
+
+    def send(self, event: PresenceEvent) -> None:
+        """Tell hooks, and publish the event under ``$SYS/brokers/NODE/clients/ID/``, as JSON, if there is a subscriber."""
+        version = list(event.version)
+        if event.is_online:
+            self._hooks.tell("client_online", event.client, event.node, version)
+        else:
+            self._hooks.tell("client_offline", event.client, event.node, version, event.reason)
+        if not self._live.now.sys.presence or not self._routes.system:
+            return
         # The client chooses its id: as a topic level it must be a single level without wildcards.
-        level = connection.client_id.translate(_NOT_IN_A_LEVEL)
-        topic = f"$SYS/brokers/{self._live.now.node.name}/clients/{level}/{event}"
+        level = event.client_id.translate(_NOT_IN_A_LEVEL)
+        topic = f"$SYS/brokers/{event.node}/clients/{level}/{'connected' if event.is_online else 'disconnected'}"
         route = self._routes.resolve(topic.encode())
         if route is None or not route.targets:
             return
-        origin = connection.origin
+        more: dict[str, object]
+        if event.is_online:
+            more = {"connected_at": event.at_ms, "clean_start": event.clean_start}
+        else:
+            more = {"disconnected_at": event.at_ms, "reason": _reason_name(event.reason)}
         body: dict[str, object] = {
-            "clientid": connection.client_id,
-            "username": connection.user_name,
-            "ipaddress": origin.peer_host if origin is not None else None,
-            "sockport": int(origin.peer_port) if origin is not None else None,
-            "proto_ver": connection.version,
-            "keepalive": connection.keep_alive,
+            "clientid": event.client_id,
+            "username": event.user_name,
+            "ipaddress": event.peer_host,
+            "sockport": event.peer_port or None,
+            "proto_ver": event.protocol,
+            "keepalive": event.keep_alive,
             "ts": int(time() * 1000),
             **more,
+            "version": version,
         }
         payload = json.dumps(body, separators=(",", ":")).encode()
         self._publish(make_message(topic, payload))

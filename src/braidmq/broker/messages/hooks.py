@@ -68,6 +68,12 @@ class Hook:
     def disconnect(self, client: Client, reason: int) -> None:
         """A connection has ended."""
 
+    def client_online(self, client: Client, node: str, version: list[int]) -> None:
+        """A client has connected to a node; called on the home of its client id."""
+
+    def client_offline(self, client: Client, node: str, version: list[int], reason: int) -> None:
+        """A client's connection to a node has ended; called on the home of its client id."""
+
     def session_created(self, client_id: str) -> None:
         """A session began."""
 
@@ -89,6 +95,7 @@ class Hooks:
         self.authenticates: list[Hook] = []
         self.publishes: list[Hook] = []
         self.delivers: list[Hook] = []
+        self._followers: list[Hook] = []  # of clients that connect and disconnect
         self.failures = 0  # calls that raised or returned an invalid value, except ``authenticate``
         self.on_change: Callable[[], None] = lambda: None
 
@@ -116,7 +123,14 @@ class Hooks:
             ("authenticate", self.authenticates),
             ("publish", self.publishes),
             ("deliver", self.delivers),
+            ("client_online", self._followers),
+            ("client_offline", self._followers),
         )
+
+    @property
+    def follows_presence(self) -> bool:
+        """Whether a hook wants to hear of clients that connect and disconnect, on whichever node."""
+        return bool(self._followers)
 
     def concerns(self, users: list[Hook], topic: str) -> bool:
         """Whether one of these hooks wants to see messages of the topic."""

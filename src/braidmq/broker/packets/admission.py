@@ -293,6 +293,7 @@ class Admission:
         connection.frame_max = settings.mqtt.packet_bytes_max
         connection.is_strict_payload = settings.mqtt.check_payload_format
         connection.opened_at = monotonic()
+        connection.order = session.grant.version
         connection.take_rules()
         connection.take_trace()
         connection.meter(settings.limits.messages_per_s, settings.limits.bytes_per_s)

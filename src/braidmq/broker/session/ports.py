@@ -23,6 +23,7 @@ from braidmq.mqtt.packets import Will
 from braidmq.mqtt.producer_protocol import Request
 
 if TYPE_CHECKING:
+    from braidmq.broker.connection.presence_events import PresenceHome
     from braidmq.broker.messages.retained import Retained
     from braidmq.broker.messages.retained_homes import RetainedHomes
 
@@ -54,6 +55,7 @@ class Grant(Struct, frozen=True, gc=False):
     ``stored``: the session of the client id, if it comes from another node; None if there is none, or this node has it.
     ``replaces_user``: the grant has ended a session elsewhere that belonged to a user.
     ``producer``: where a producer begins, if it comes from another node: all earlier messages of the client are settled.
+    ``granted_version``: by which the cluster orders it among others; empty on a node that is alone.
     """
 
     client_id: str
@@ -61,6 +63,12 @@ class Grant(Struct, frozen=True, gc=False):
     stored: StoredSession | None = None
     replaces_user: bool = False
     producer: ProducerStart | None = None
+    granted_version: tuple[int, ...] = ()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """What orders the connections of a client id for others, from left to right: milliseconds come first."""
+        return self.granted_version or (self.guard // 1000, 0, self.guard % 1000, 0)
 
 
 class GrantEnding(Enum):
@@ -244,6 +252,7 @@ class NodePorts(Struct, frozen=True):
 
     Routes and retained reads go around the local ones, which they are given: a cluster's add those of other nodes.
     ``claim_gate``: why no client id can be claimed now; None: clients are claimed in order, and not for one that has left.
+    ``presence``: who sends the events of this node's clients.
     ``retained_homes``: where retained messages are kept, if there are several cores.
     ``groups``: the home of all shared groups, if it is another node. ``keeps_groups``: stored groups may have members that only
     other nodes know of.
@@ -253,6 +262,7 @@ class NodePorts(Struct, frozen=True):
 
     registry: Registry | None = None
     claim_gate: Callable[[], Refused | None] | None = None
+    presence: PresenceHome | None = None
     exclusive: ExclusiveTopics | None = None
     groups: GroupHome | None = None
     extend_routes: Callable[[Routes], Routes] | None = None

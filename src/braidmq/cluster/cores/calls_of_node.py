@@ -96,8 +96,9 @@ class CallsOfNode:
         return registered
 
     def _declare(self, request: Declare) -> Declared:
-        self._member().calls.declare(request)
-        return Declared()
+        node = self._member()
+        node.calls.declare(request)
+        return Declared(node.wants_presence)
 
     def _read_retained(self, request: RetainedRead | RetainedFilters) -> RetainedMatches | Awaitable[RetainedPage]:
         return self._member().calls.read_retained(request)

@@ -34,6 +34,7 @@ from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.holds import PublisherHolds
 from braidmq.cluster.home.node_peer import NodePeer
+from braidmq.cluster.home.presence import HomePresence
 from braidmq.cluster.home.retained.homes import CoreRetainedHomes
 from braidmq.cluster.home.sessions.own_clients import OwnClients
 from braidmq.cluster.home.sessions.registry import HomeRegistry
@@ -138,7 +139,8 @@ class Home:
             self._exclusive_rows = ExclusiveRows(self._durable, self.tables, self.led.count, self._ask)
             self._exclusive = ExclusiveGrants(self._exclusive_rows, lambda: self._has_heard_all, self._is_known_since, clock)
             self.cores = CorePeers(self.led, self._durable, self.exchange, self._confidence, clock)
-        self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected, version_clock)
+        self.presence = HomePresence()
+        self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected, self.presence, version_clock)
         self._routes: OwnRoutes | None = None
         self._noted: NotedRoutes | None = None
         self._sessions: HomeSessions | None = None
@@ -152,6 +154,7 @@ class Home:
         """What the core's broker uses in place of its own parts."""
         return NodePorts(
             registry=self.registry,
+            presence=self.presence,
             exclusive=self._exclusive_rows,
             retained_homes=self.retained,
             extend_routes=self._extend_routes,
@@ -169,6 +172,7 @@ class Home:
     def serve(self, broker: Broker) -> None:
         """The broker is made: from now on nodes can join."""
         self._broker = broker
+        self.presence.serve(broker)
         broker.turn_writer.recorder.keeps_values = True
         broker.routes.keep_for_peers = True
         broker.turn.at_end(Phase.PEERS, self._flush)
@@ -315,6 +319,7 @@ class Home:
             self.cores,
             self._exclusive,
             intents,
+            self.presence,
         )
         recorder = broker.turn_writer.recorder
         blocks = HomeBlocks(

@@ -137,6 +137,11 @@ class NodePeer:
         self._paused_for: set[str] = set()  # why nothing is read from the node
         self._start: FeedStart | None = None  # of the feed, until the core has the node's routes
 
+    @property
+    def wants_presence(self) -> bool:
+        """Whether hooks on this core want to hear of clients that connect and disconnect."""
+        return self._broker.hooks.follows_presence
+
     # The connection for messages
 
     def open_messages(self, connection: NodeConnection) -> None:

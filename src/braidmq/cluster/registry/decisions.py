@@ -292,7 +292,7 @@ class ClaimDecisions(ChannelTable[Node]):
         assert owner is not None
         contest.owner = contest.promised = None
         contest.owner_due = inf
-        ended = Ended(owner.client_id, owner_of(owner), ending)
+        ended = Ended(owner.client_id, owner_of(owner), ending, owner.granted.version)
         if promised is None or contest.registered is None:
             return [ended]
         self._close(promised)

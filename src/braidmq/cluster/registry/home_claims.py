@@ -169,7 +169,10 @@ class HomeClaims(ClaimDecisions[Node]):
         actions: list[Action[Node]] = []
         if before is not None:
             contest.leaving.append(before)
-            actions += [Ended(channel.client_id, owner_of(before), Ending.TAKEN), end_of(before, entry.granted.version)]
+            actions += [
+                Ended(channel.client_id, owner_of(before), Ending.TAKEN, before.granted.version),
+                end_of(before, entry.granted.version),
+            ]
         contest.registered = contest.owner = entry
         self._settle(channel.client_id, contest)
         return [*actions, OwnerRestored(channel.client_id, owner_of(entry))]

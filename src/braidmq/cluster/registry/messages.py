@@ -127,6 +127,7 @@ class Ended(NamedTuple, Generic[Node]):
     client_id: str
     owner: Owner[Node]
     ending: Ending
+    version: Version
 
 
 class OwnerRestored(NamedTuple, Generic[Node]):

@@ -156,6 +156,7 @@ class ClusterLink:
         return NodePorts(
             registry=self._names or self.registry if self.front is None else self.front.registry,
             groups=self.leases,
+            presence=self.log,
             exclusive=self._exclusive if self._exclusive is not None else self._topic_homes,
             extend_routes=self._extend_routes,
             extend_retained=self._extend_retained,

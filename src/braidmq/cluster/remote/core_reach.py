@@ -253,10 +253,12 @@ class CoreReach:
         connection = calls.connection
         try:
             assert self.registered is not None  # before it joins
-            await calls.call(home.open_calls(connection, self.registered.core_incarnation), CALL_S)
+            answer = await calls.call(home.open_calls(connection, self.registered.core_incarnation), CALL_S)
         except (Unavailable, CallError) as problem:
             connection.abort(f"the core did not take the declaration: {problem}")
             return
+        assert isinstance(answer, Declared)
+        home.blocks.wants_presence = answer.wants_presence
         self._messages = self._dial(MESSAGES)
         self._messages.start()
 

@@ -207,7 +207,8 @@ class NodeRegistry:
         self._granted[channel.request.client_id] = channel
         stored = decode_session(message.session)
         start = decode_start(message.producer)
-        self._answer(channel, Grant(channel.request.client_id, message.guard, stored, message.replaces_user, start))
+        granted = version_of(version)
+        self._answer(channel, Grant(channel.request.client_id, message.guard, stored, message.replaces_user, start, granted))
 
     def _on_rejected(self, message: RejectId) -> None:
         channel = self._channels.get(message.number)

@@ -15,7 +15,7 @@ from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.path.message import Message
 from braidmq.lane.peers.node_entries import NodeEntry, read_plain, read_run
 from braidmq.net.frames import BadFrame
-from braidmq.net.proto_v1 import BlockBody, DelayEntry, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
+from braidmq.net.proto_v1 import BlockBody, DelayEntry, PresenceEntry, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
 
 _OF_CHANNELS: Final = (PublishEntry, RowsEntry, DelayEntry)
 
@@ -40,12 +40,13 @@ class JudgedBlock(Struct, frozen=True):
     notices: list[Notice]
     taken: list[int]  # what they ask for is another client's
     delays: dict[int, Delay]
+    presence: list[PresenceEntry]
     received: dict[int, AppliedRows]  # rows of packet ids, which are noted unless their messages are refused
 
 
 def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
     """Read and check all entries of a new block; nothing was done if this raises. Raises BraidError."""
-    judged = JudgedBlock([], {}, [], [], [], {}, {})
+    judged = JudgedBlock([], {}, [], [], [], {}, [], {})
     clients: dict[int, ChannelClient | None] = {0: _NODE}  # of this block's channels
     entries, messages = block.entries, judged.messages
     count = len(entries)
@@ -55,6 +56,9 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
         if index == count:
             break
         entry = entries[index]
+        if isinstance(entry, PresenceEntry):
+            judged.presence.append(entry)
+            continue
         if not isinstance(entry, _OF_CHANNELS):
             judged.notices.append(notice_of(entry))
             continue

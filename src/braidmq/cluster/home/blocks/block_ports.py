@@ -18,6 +18,7 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
 from braidmq.lane.peers.node_entries import EntryWaiter, NodeEntry
 from braidmq.lane.recording.commit_outcomes import Pending
+from braidmq.net.proto_v1 import PresenceEntry
 
 
 class ChannelClient(Struct, frozen=True, gc=False):
@@ -100,6 +101,9 @@ class NodePort(Protocol):
 
         What this call writes through the recorder is on disk together with the block's mark.
         """
+
+    def tell_presence(self, entry: PresenceEntry) -> None:
+        """A client of the node has connected or disconnected."""
 
     def withdraw(self, request: ClaimRequest) -> None:
         """The node no longer wants what it has claimed."""

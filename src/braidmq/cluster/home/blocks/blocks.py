@@ -58,6 +58,7 @@ from braidmq.net.proto_v1 import (
     BlockBody,
     BlockEntry,
     DelayEntry,
+    PresenceEntry,
     PublishEntry,
     ReleaseEntry,
     RowsEntry,
@@ -143,6 +144,7 @@ class HomeBlocks:
         self._bytes_max = bytes_max
         self._receivers: list[BlockReceiver[BlockEntry]] = [BlockReceiver(marks.get(shard)) for shard in range(shards)]
         self._repeats = RepeatedBlocks(node, publisher, marks)
+        self._earlier = {shard: mark.number for shard, mark in marks.items()}  # blocks of before the home restarted
         self._barred = [False] * shards
         self._producers = ProducerEntries(node, recorder)
         self._parts = BodyParts()
@@ -212,7 +214,7 @@ class HomeBlocks:
             waiter.outcomes = dict.fromkeys(judged.fenced, FENCED)
             self._producers.note_refused(block.entries)
             self._refuse_state(waiter)
-            self._obey(judged.notices)
+            self._obey(judged)
             self.end_part(waiter)
             return
         is_written = self._publish(shard, judged, waiter)
@@ -228,8 +230,9 @@ class HomeBlocks:
         receiver = self._receivers[shard]
         if is_written or judged.notices:
             self._await_order(waiter, receiver.mark(block.number, waiter.outcomes))
-            self._obey(judged.notices)
+            self._obey(judged)
         else:
+            self._obey(judged)
             receiver.pass_on(block.number, waiter.outcomes)
             self.end_part(waiter)
 
@@ -349,9 +352,11 @@ class HomeBlocks:
         self._barred[waiter.shard] = True
         self._receivers[waiter.shard].refused(waiter.number, Reason.QUOTA_EXCEEDED, waiter.outcomes)
 
-    def _obey(self, notices: list[Notice]) -> None:
-        for notice in notices:
+    def _obey(self, judged: JudgedBlock) -> None:
+        for notice in judged.notices:
             self._obey_notice(notice)
+        for entry in judged.presence:  # before what follows from the releases, which is carried out after this callback
+            self._node.tell_presence(entry)
 
     def _obey_notice(self, notice: Notice) -> None:
         if isinstance(notice, ClaimRequest):
@@ -397,6 +402,8 @@ class HomeBlocks:
                 self._node.release(entry.channel, Ending.REPEATED)
             elif isinstance(entry, WithdrawEntry):
                 self._obey_notice(notice_of(entry))
+            elif isinstance(entry, PresenceEntry) and block.number <= self._earlier.get(shard, 0):
+                self._node.tell_presence(entry)  # it may not have been sent before the home restarted
         receiver = self._receivers[shard]
         outcomes = receiver.answer(block.number).outcomes
         self._producers.note_refused(block.entries, outcomes)

@@ -32,6 +32,7 @@ from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.exclusive import ExclusiveGrants, ExclusiveOnNode
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
+from braidmq.cluster.home.presence import HomePresence
 from braidmq.cluster.home.retained.sender import IntentSender
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.home.sessions.sessions import HomeSessions
@@ -42,6 +43,7 @@ from braidmq.cluster.protocol.operations import Operation
 from braidmq.cluster.registry.home_claims import HomeClaims
 from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.path.message import Message
+from braidmq.net.proto_v1 import PresenceEntry
 from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 
@@ -65,8 +67,10 @@ class BlockServices:
         cores: CorePeers | None,
         exclusive: ExclusiveGrants | None,
         retained: IntentSender | None,
+        presence: HomePresence,
     ) -> None:
         self._member = member
+        self._presence = presence
         self._registration_id = registration_id
         self._broker = broker
         self._log = log
@@ -175,6 +179,13 @@ class BlockServices:
     def release(self, channel: int, ending: Ending) -> None:
         """A channel has ended."""
         self._registry.release(self._member, channel, ending)
+
+    def tell_presence(self, entry: PresenceEntry) -> None:
+        """A client of the node has connected or disconnected."""
+        if self._led.has(entry.client_id):
+            self._presence.take(self._member.name, entry)
+        else:
+            self._misdirected.note("presence", self._member.name, self._led.shard_of(entry.client_id))
 
     def withdraw(self, request: ClaimRequest) -> None:
         """The node no longer wants what it has claimed."""

@@ -124,7 +124,9 @@ class ProducerEntries:
     def note_refused(self, entries: Iterable[BlockEntry], outcomes: Mapping[int, int] | None = None) -> None:
         """All of these were refused unread, or those with such outcomes at the first time."""
         for index, entry in enumerate(entries):
-            sent = entry.producer if isinstance(entry, PublishEntry | DelayEntry) else None
+            if not isinstance(entry, PublishEntry | DelayEntry):
+                continue
+            sent = entry.producer
             if sent is not None and sent.stops and (outcomes is None or outcome_of(outcomes, index) not in _ACCEPTED):
                 self._producer(entry.channel, sent).is_stopped = True
 

@@ -26,6 +26,7 @@ from msgspec import Struct
 from braidmq.access.contract import Refused
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
+from braidmq.cluster.home.presence import HomePresence
 from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
 from braidmq.cluster.home.sessions.session_ports import ClaimAnswers
 from braidmq.cluster.home.sessions.sessions import HomeSessions
@@ -72,12 +73,6 @@ _REFUSALS: Final = {
 }
 
 
-class _OwnClaim(Struct, frozen=True, gc=False):
-    """A claim of the core's own that waits for a node to let go."""
-
-    answer: asyncio.Future[Grant | Refused]
-
-
 class _GrantedClaim(Struct, frozen=True, gc=False):
     """A granted claim of a node that is not answered; implements `session_ports.GrantAnswer`."""
 
@@ -109,16 +104,16 @@ class HomeRegistry:
         local: Member,
         led: LedShards,
         misdirected: Misdirected,
+        presence: HomePresence,
         clock: VersionClock | None = None,
     ) -> None:
-        """``local``: the core itself. ``clock``: dates the connections of its own clients. ``serve`` follows, before the first
-        claim.
-        """
+        """``local``: the core itself. ``clock``: dates the connections of its own clients. ``serve`` must follow."""
         self._clock = clock
         self._claims = claims
         self._led = led
         self._misdirected = misdirected
         self._local = local
+        self._presence = presence
         self._sessions: HomeSessions
         self._loop: asyncio.AbstractEventLoop
         self._close_local: Callable[[str, bool], None]
@@ -126,7 +121,7 @@ class HomeRegistry:
         self._on_ready: Callable[[], None]
         self._numbers = 0
         self._own: dict[str, tuple[int, int]] = {}  # client ids of the core's channels: guard and channel
-        self._waiting: dict[int, _OwnClaim] = {}  # the core's own claims, by number
+        self._waiting: dict[int, asyncio.Future[Grant | Refused]] = {}  # the core's own claims, by number
         self._asked: dict[tuple[Member, int], NodeClaim] = {}  # unanswered claims of nodes
         self._newcomers: set[tuple[Member, int]] = set()  # those of client ids without sessions
         self._declared: dict[tuple[Member, int], NodeClaim] = {}  # by channel, until the declaration is carried out
@@ -187,11 +182,11 @@ class HomeRegistry:
         for action in actions:
             if isinstance(action, ClaimGranted) and action.claim == request and not self._is_busy(claim.client_id):
                 self.carry_out(each for each in actions if isinstance(each, ClaimRejected))
-                return self._own_grant(request, action.guard)
+                return self._own_grant(action)
             if isinstance(action, ClaimRejected) and action.claim == request:
                 return _REFUSALS[action.outcome]
         answer = self._loop.create_future()
-        self._waiting[request.number] = _OwnClaim(answer)
+        self._waiting[request.number] = answer
         self.carry_out(actions)
         return answer
 
@@ -199,10 +194,11 @@ class HomeRegistry:
         """Whether a session of the client id may be on its way back from a node."""
         return bool(self._decided) or self._sessions.is_returning(client_id)
 
-    def _own_grant(self, request: ClaimRequest, guard: int) -> Grant:
+    def _own_grant(self, granted: ClaimGranted[Member]) -> Grant:
+        request = granted.claim
         self._sessions.wills.note_grant(request.client_id)
-        self._own[request.client_id] = guard, request.channel
-        return Grant(request.client_id, guard)
+        self._own[request.client_id] = granted.guard, request.channel
+        return Grant(request.client_id, granted.guard, granted_version=granted.version)
 
     def commit(self, grant: Grant) -> bool:
         """Whether the grant still counts: no newer one was given out."""
@@ -332,8 +328,8 @@ class HomeRegistry:
         match action:
             case _Ready():
                 self._on_ready()
-            case ClaimGranted(node, claim, guard) if node == self._local:
-                self._grant_own(claim, guard)
+            case ClaimGranted(node) if node == self._local:
+                self._grant_own(action)
             case ClaimGranted():
                 self._grant(action)
             case ClaimRejected(node, claim, outcome):
@@ -347,7 +343,9 @@ class HomeRegistry:
             case EndLoser(node, client_id, version, channel, is_kicked):
                 if (answers := self._nodes.get(node)) is not None:
                     answers.end(client_id, version, channel if is_kicked else 0)
-            case Ended(client_id, owner, ending) if owner.node != self._local:
+            case Ended(client_id, owner, ending, version) if owner.node != self._local:
+                known = self._sessions.claim_of(client_id, owner.guard)
+                self._presence.ended(client_id, owner.node.name, ending, version, known)
                 self._sessions.come_back(client_id, owner.guard, ending)
             case OwnerRestored(_, owner) if owner.node != self._local:
                 declared = self._declared.pop((owner.node, owner.channel), None)
@@ -356,18 +354,19 @@ class HomeRegistry:
             case _:
                 pass
 
-    def _grant_own(self, claim: ClaimRequest, guard: int) -> None:
-        waiting = self._waiting.pop(claim.number)
-        grant = self._own_grant(claim, guard)
+    def _grant_own(self, granted: ClaimGranted[Member]) -> None:
+        client_id = granted.claim.client_id
+        waiting = self._waiting.pop(granted.claim.number)
+        grant = self._own_grant(granted)
 
         def answer() -> None:
-            self._sessions.wills.note_grant(claim.client_id)
-            if waiting.answer.cancelled():
+            self._sessions.wills.note_grant(client_id)
+            if waiting.cancelled():
                 self.end(grant, keeps_session=True, ending=GrantEnding.WITHDRAWN)
             else:
-                waiting.answer.set_result(grant)
+                waiting.set_result(grant)
 
-        self._sessions.after_return(claim.client_id, answer)
+        self._sessions.after_return(client_id, answer)
 
     def _grant(self, granted: ClaimGranted[Member]) -> None:
         node, request, guard = granted.node, granted.claim, granted.guard
@@ -412,8 +411,8 @@ class HomeRegistry:
         refused = _REFUSALS[outcome]
         if node == self._local:
             waiting = self._waiting.pop(request.number, None)
-            if waiting is not None and not waiting.answer.cancelled():
-                waiting.answer.set_result(refused)
+            if waiting is not None and not waiting.cancelled():
+                waiting.set_result(refused)
             return
         self._take_asked(node, request)
         self._answer_rejected(node, request, refused)

@@ -33,6 +33,7 @@ class CoreBlocks:
         """``bytes_max``: of everything that waits for this core; beyond it nothing more is taken."""
         self.shards = {shard: ShardBlocks(shard, send) for shard in shards}
         self.is_connected = False
+        self.wants_presence = False  # the core has hooks for clients that connect and disconnect
         self.is_absent = True  # away for longer than publishers wait
         self.on_change: Callable[[], None] = no_callback  # publishers may have to wait, or may go on
         self._later = later

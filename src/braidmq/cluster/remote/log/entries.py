@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from time import monotonic
 from typing import Final
 
 from msgspec import Struct
 
+from braidmq.broker.connection.presence_events import PresenceEvent
 from braidmq.broker.ports import Refusal
 from braidmq.cluster.protocol.blocks import FENCED, NOT_RECORDED, RECORDED
 from braidmq.cluster.protocol.operations import Operation, PutCursor, PutSubscription, encode
+from braidmq.cluster.protocol.presence import entry_of
 from braidmq.lane.recording.commit_outcomes import Pending
-from braidmq.net.proto_v1 import BlockEntry, DelayEntry, PublishEntry, ReleaseEntry, RowsEntry, SentNumber, WithdrawEntry
+from braidmq.net.proto_v1 import (
+    BlockEntry,
+    DelayEntry,
+    PresenceEntry,
+    PublishEntry,
+    ReleaseEntry,
+    RowsEntry,
+    SentNumber,
+    WithdrawEntry,
+)
 
 # The overhead in bytes of an entry that waits.
 _ENTRY_COST: Final = 200
@@ -204,6 +216,25 @@ class CollectedDelay(CollectedRows):
     def entries(self) -> tuple[DelayEntry]:
         """What is sent."""
         return (DelayEntry(self.channel, encode(self.operations), self._number, self._received),)
+
+
+class CollectedEvent(Collected):
+    """A client has connected, or its connection has ended: the home is told until it has answered."""
+
+    __slots__ = ("_event", "_made_at")
+
+    def __init__(self, event: PresenceEvent) -> None:
+        self.size = _ENTRY_COST
+        self._event = event
+        self._made_at = monotonic()
+
+    def entries(self) -> tuple[PresenceEntry]:
+        """What is sent, with its age."""
+        return (entry_of(self._event, int((monotonic() - self._made_at) * 1000)),)
+
+    def drop(self, refusal: Refusal) -> bool:
+        """It must be sent."""
+        return False
 
 
 class CollectedNotice(Collected):

@@ -23,6 +23,7 @@ import msgspec
 
 from braidmq.base.shards import shard_of
 from braidmq.base.start_position import Start
+from braidmq.broker.connection.presence_events import PresenceEvent
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.cluster.protocol import operations
@@ -41,6 +42,7 @@ from braidmq.cluster.remote.log.block_split import BlockSplit, channel_of
 from braidmq.cluster.remote.log.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log.entries import (
     OVERTAKEN,
+    CollectedEvent,
     CollectedGuest,
     CollectedMessages,
     CollectedNotice,
@@ -215,6 +217,18 @@ class RemoteLog:
         """Tell the home of a channel's end, behind everything that its client has sent; it is sent until it is answered."""
         self.collect()
         self._shards[shard].add((CollectedNotice(entry, on_answer),))
+        self.ask_flush()
+
+    # The broker's ``PresenceHome``
+
+    def wants_presence(self, client_id: str) -> bool:
+        """Whether the home of a client id has hooks for its events."""
+        return self._core_of[self.shard_of(client_id)].wants_presence
+
+    def tell_presence(self, event: PresenceEvent) -> None:
+        """A client of this node has connected or disconnected: its home is told until it has answered (R20)."""
+        self.collect()
+        self._shards[self.shard_of(event.client_id)].add((CollectedEvent(event),))
         self.ask_flush()
 
     def tell(self, core: CoreBlocks) -> bool:
