@@ -10,7 +10,7 @@ import tracemalloc
 from collections.abc import Callable
 
 from braidmq.broker.session.ports import Claim
-from braidmq.cluster.clock.cluster_clock import ClockReading
+from braidmq.cluster.clock.cluster_clock import UNKNOWN_MS, ClockReading
 from braidmq.cluster.registry.decisions import RESTARTS_MAX
 from braidmq.cluster.registry.home_claims import HomeClaims
 from braidmq.cluster.registry.messages import ClaimRequest, Declaration, Ending, GrantedChannel, Outcome
@@ -354,6 +354,12 @@ def test_r24_guards_follow_the_clock_of_the_log_and_not_the_versions() -> None:
     home.connect("r1", 1, 99_000_000)
 
     assert home.guard_of("c") == 12_000_005
+
+
+def test_a_home_that_does_not_know_the_time_yet_takes_the_versions_of_nodes() -> None:
+    home = Home(cluster_clock=lambda: ClockReading(0, UNKNOWN_MS))
+
+    assert home.connect("r1", 1, 1_700_000_000_000) == [("grant", "r1", 1)]
 
 
 def test_a_time_that_no_clock_shows_yet_is_refused_and_changes_nothing() -> None:

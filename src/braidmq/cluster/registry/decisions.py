@@ -88,6 +88,11 @@ class ClaimDecisions(ChannelTable[Node]):
         self.probes = 0
         self.given_up = 0  # losers that did not release in time
 
+    @property
+    def waiting(self) -> int:
+        """Claims that are neither granted nor rejected."""
+        return self._open
+
     # Claims
 
     def _arrive(self, peer: Peer[Node], claim: ClaimRequest, now: float) -> list[Action[Node]]:
@@ -127,6 +132,8 @@ class ClaimDecisions(ChannelTable[Node]):
         if self._cluster_clock is None or not claim.ms:
             return None
         reading = self._cluster_clock()
+        if not reading.is_usable:
+            return None  # a core that has just started does not know the time yet
         slack_ms = reading.bound_ms + claim.bound_ms
         if claim.bound_ms > BOUND_MS_MAX or claim.ms > reading.ms + slack_ms or claim.made_ms > reading.ms + slack_ms:
             return Outcome.INVALID
@@ -135,7 +142,8 @@ class ClaimDecisions(ChannelTable[Node]):
     def _stamp(self, peer: Peer[Node], claim: ClaimRequest) -> Stamp:
         if claim.ms:
             return Stamp(Version(claim.ms, peer.registration, claim.channel), claim.bound_ms, peer.node)
-        ms = self._clock() // 1000 if self._cluster_clock is None else self._cluster_clock().ms
+        reading = None if self._cluster_clock is None else self._cluster_clock()
+        ms = self._clock() // 1000 if reading is None or not reading.is_usable else reading.ms
         return Stamp(Version(ms, peer.registration, claim.channel), NOT_KNOWN_MS, None)  # no clock of its own (R23)
 
     def _comparable(self, peer: Peer[Node], entry: ChannelEntry[Node]) -> Stamp:
