@@ -79,3 +79,17 @@ def test_all_tables_converge_after_any_faults(block: int, cores: int, replicants
             cluster.check_converged()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.row("F7")
+def test_a_thousand_replicas_converge_after_faults_of_their_cores() -> None:
+    cluster = RlogCluster(20261119, 3, 1000)
+    random = cluster.network.random
+    for _ in range(200):
+        cluster.network.at(random.random() * FAULTS_S, partial(strike, cluster, random.choice((change, change, cut, move))))
+    cluster.network.at(0.2, partial(cluster.kill, "core1"))
+    cluster.network.at(0.3, partial(cluster.start_again, "core1", is_core=True))
+    cluster.network.run()
+
+    cluster.check_converged()
+    assert len(cluster.nodes) == 1003

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from braidmq.mqtt.packets import Puback, Publish, Will
 from braidmq.mqtt.reasons import Reason
 from tests.scenarios.cluster.cluster import ClusterOfProcesses
 from tests.support.clients.wire import Wire
+from tests.support.ports import free_port
 
 LEASE: dict[str, object] = {"lease": "1s"}
 PATIENCE_S = 15.0
@@ -19,6 +22,13 @@ PATIENCE_S = 15.0
 def payloads(client: Wire, count: int) -> list[bytes]:
     """So many messages, acknowledged."""
     return [client.receive_publish(timeout_s=PATIENCE_S).payload for _ in range(count)]
+
+
+def counted(api: str, metric: str) -> float:
+    """A metric of the core and its nodes."""
+    with urllib.request.urlopen(f"http://{api}/metrics", timeout=PATIENCE_S) as answer:
+        [found] = re.findall(rf"^braidmq_{metric} (\S+)$", answer.read().decode(), re.MULTILINE)
+    return float(found)
 
 
 def test_clients_of_a_killed_replicant_continue_on_another_one(tmp_path: Path) -> None:
@@ -116,10 +126,12 @@ def test_a_replicant_that_hangs_for_a_lease_is_dead_though_its_connections_stand
 
 def test_a_slow_replicant_delays_nobody_and_catches_up(tmp_path: Path) -> None:
     # The lease is long: the core must not help itself by declaring the node dead.
-    with ClusterOfProcesses(tmp_path, 2, cluster={"lease": "60s", "home_wait": "61s"}) as cluster:
+    api = {"bind": f"127.0.0.1:{free_port()}"}
+    with ClusterOfProcesses(tmp_path, 2, cluster={"lease": "60s", "home_wait": "61s"}, api=api) as cluster:
         one, two = cluster.replicants
         slow, quick = one.client("slow", persistent=True), two.client("quick", persistent=True)
         slow.subscribe("t/#", qos=1)
+        slow.subscribe("live/#", qos=0)
         quick.subscribe("t/#", qos=1)
         writer = two.client("writer")
         payload = b"x" * 100_000
@@ -128,10 +140,42 @@ def test_a_slow_replicant_delays_nobody_and_catches_up(tmp_path: Path) -> None:
         for number in range(200):  # 20 MB: more than the bound of a peer
             writer.publish(f"t/{number}", payload, 1)
             assert quick.receive_publish(timeout_s=PATIENCE_S).topic == f"t/{number}"
+        for number in range(200):  # too much for it: dropped and counted
+            writer.publish(f"live/{number}", payload, 0)
+        writer.ping()
         one.process.send(signal.SIGCONT)
 
-        assert [slow.receive_publish(timeout_s=PATIENCE_S).topic for _ in range(200)] == [f"t/{number}" for number in range(200)]
-        slow.expect_silence()
+        came: list[str] = []
+        while len([topic for topic in came if topic.startswith("t/")]) < 200:
+            came.append(slow.receive_publish(timeout_s=PATIENCE_S).topic)
+        writer.publish("live/end", b"", 0)  # it has room again
+        while came[-1] != "live/end":
+            came.append(slow.receive_publish(timeout_s=PATIENCE_S).topic)
+        live = [topic for topic in came if topic.startswith("live/")]
+        assert [topic for topic in came if topic not in live] == [f"t/{number}" for number in range(200)]
+        dropped = counted(api["bind"], "delivery_dropped_peer_full")
+        assert dropped == 201 - len(live) > 0
+
+
+def test_the_only_core_carries_on_after_it_stood_still_for_three_leases(tmp_path: Path) -> None:
+    """It has no lease to lose, and it was not awake for those of its nodes."""
+    with ClusterOfProcesses(tmp_path, 2, cluster={"lease": "1s", "home_wait": "30s"}) as cluster:
+        one, two = cluster.replicants
+        reader = one.client("reader", persistent=True, will=Will("will/reader", b"gone", 1, False))
+        reader.subscribe("#", qos=1)
+        writer = two.client("writer", will=Will("will/writer", b"gone", 1, False))
+
+        cluster.core.process.pause()
+        writer.send(Publish("t/1", b"meanwhile", 1, False, False, 100))
+        for node in cluster.replicants:
+            node.process.await_line("the connection to the core has ended: the core was silent")
+        cluster.core.process.send(signal.SIGCONT)
+
+        assert writer.receive(Puback, PATIENCE_S).packet_id == 100
+        writer.publish("t/2", b"after", 1)
+        assert payloads(reader, 2) == [b"meanwhile", b"after"]
+        assert "is dead" not in "\n".join([*cluster.core.process.log, *cluster.core.process.arrived()])
+        reader.expect_silence()
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
