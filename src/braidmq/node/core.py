@@ -203,12 +203,11 @@ class Node(ServingNode):
         if not self._plan.count and not settings.cluster.rpc_bind:
             return NodePorts()
         self._worker_secret = secrets.token_bytes(_SECRET_BYTES) if self._plan.count else b""
-        self._core_side = CoreSide(settings, data_dir, message_log, self._worker_secret, self._several)
-        await self._core_side.start()
+        self._core_side = side = CoreSide(settings, data_dir, message_log, self._worker_secret, self._several)
+        await side.start()
         cluster = settings.cluster
         pace = AgentPace(switchover_entries_max=cluster.switchover_entries_max)
-        local = Member(settings.node.name, self._core_side.incarnation)
-        side = self._core_side
+        local = Member(settings.node.name, side.incarnation)
         led = None
         if self._several is not None:
             terms = {shard: row.term for shard, row in self._several.terms.items()}
@@ -331,8 +330,7 @@ class Node(ServingNode):
         if self._several is not None:
             config = msgspec.structs.replace(config, settings=self._several.settings_for(config.settings))
         changes = describe_changes(self.settings, config.settings)
-        self.config = config
-        self.settings = config.settings
+        self.config, self.settings = config, config.settings
         if self._access is not None:
             await self._access.reload(config.settings)
         if self._listeners is not None:
@@ -343,6 +341,8 @@ class Node(ServingNode):
         self.broker.sys_topics.reconfigure()
         if self._workers is not None:
             await self._workers.reload()
+        if self._core_side is not None:
+            await self._core_side.mode.use(config.settings.registry.mode)
         return changes.restart
 
     @property

@@ -48,6 +48,7 @@ class Replicant(ServingNode):
         self._drain: Drain | None = None
         self._answers: NodeAnswers | None = None
         self._left = asyncio.Event()
+        self.mode_trouble = ""  # why the mode of the registry is not the one that is set
 
     @property
     def cluster_address(self) -> Address | None:
@@ -163,6 +164,9 @@ class Replicant(ServingNode):
         if self._broker is not None:
             self._broker.reconfigure(config.settings)
             self._broker.sys_topics.reconfigure()
+            self.mode_trouble = await self._side.use_mode(config.settings.registry.mode)
+            if self.mode_trouble:
+                log.warning("registry.mode: %s", self.mode_trouble)
         return changes.restart
 
     # For its operations

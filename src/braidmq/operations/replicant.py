@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import msgspec
 
 from braidmq.base.config.sources import is_shared
-from braidmq.base.errors import UsageError
+from braidmq.base.errors import ConfigError, UsageError
 from braidmq.control.cluster import RATE_MAX, DrainRequest, DrainStatus
 from braidmq.control.contract import (
     BanInfo,
@@ -38,6 +38,11 @@ class RunningReplicant(RunningNode, Protocol):
 
     def leave(self) -> None:
         """End the node, in order."""
+        ...
+
+    @property
+    def mode_trouble(self) -> str:
+        """Why the mode of its registry is not the one that is set; empty if it is."""
         ...
 
     @property
@@ -113,13 +118,16 @@ class ReplicantOperations(NodeOperations):
         return await super().ban_remove(kind, value)
 
     async def use_settings(self, settings: Mapping[str, object]) -> None:
-        """Use the settings of the cluster. Raises ConfigError if they do not fit this node's file; then nothing has changed.
+        """Use the settings of the cluster. Raises ConfigError if they do not fit this node's file; then nothing has changed. It
+        also does if this node cannot change its mode of the registry now; all other settings are used then.
 
         A worker has them from its core, as a part of its whole configuration.
         """
         if not self._is_worker:
             used = {key: value for key, value in settings.items() if not key.startswith(_OF_CORES)}
             await self._configuration.use_shared(used)
+        if self._replicant.mode_trouble:
+            raise ConfigError("registry.mode", self._replicant.mode_trouble)
 
     async def conf_set(self, key: str, text: str) -> ConfValue:
         """Set a value of this node at run time; raises UsageError for one of the whole cluster, and on a worker."""

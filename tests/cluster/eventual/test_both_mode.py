@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 
 import pytest
 
+from braidmq.cluster.membership.registry_modes import BOTH, EVENTUAL
 from braidmq.mqtt.packets import Disconnect
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.many_cores import ManyCores, SimNode
@@ -19,7 +20,7 @@ def cluster() -> Iterator[ManyCores]:
 
 def named(node: SimNode, client_id: str) -> list[str]:
     """The other nodes that this one finds in the bag."""
-    assert node.link.front is not None
+    assert node.link.front.bag is not None
     return [entry.node for entry in node.link.front.bag.others(client_id)]
 
 
@@ -38,8 +39,8 @@ def test_the_newest_connection_wins_without_a_lock_and_the_bag_follows(cluster: 
 
 def test_nodes_know_while_another_one_is_eventual(cluster: ManyCores) -> None:
     one, two = cluster.node("one"), cluster.node("two")
-    assert one.link.front is not None
-    assert two.link.front is not None
+    assert one.link.front.bag is not None
+    assert two.link.front.bag is not None
     assert not one.link.front.bag.has_other("eventual")
 
     two.link.front.bag.announce("eventual")
@@ -51,3 +52,44 @@ def test_nodes_know_while_another_one_is_eventual(cluster: ManyCores) -> None:
         core.home.bury(two.member)
     cluster.settle()
     assert not one.link.front.bag.has_other("eventual"), "it ends with its node"
+
+
+def test_r21_a_node_that_changes_to_both_fills_the_bag_with_the_clients_that_it_has() -> None:
+    with ManyCores() as cluster:
+        one, two = cluster.node("one"), cluster.node("two")
+        for number in range(1200):  # more than are written in a turn
+            one.client(f"c{number}")
+        for node in (one, two):
+            cluster.loop.run_until_complete(node.link.fill_bag())
+            node.link.front.use(BOTH)
+        cluster.settle()
+
+        assert [named(two, f"c{number}") for number in (0, 700, 1199)] == [["one"]] * 3
+
+        two.client("c700")
+        assert named(one, "c700") == ["two"]
+        assert named(two, "c700") == []
+
+
+def test_r21_a_node_that_changes_from_both_to_eventual_takes_locks_from_then_on(cluster: ManyCores) -> None:
+    one, two = cluster.node("one"), cluster.node("two")
+    old = one.client("c")
+    for node in (one, two):
+        node.link.front.use(EVENTUAL)
+    cluster.settle()
+
+    asked: list[str] = []
+    assert two.link.front.node is not None
+    lock = two.link.front.node.lock
+
+    def note(client_id: str) -> Awaitable[int | None]:
+        asked.append(client_id)
+        return lock(client_id)
+
+    two.link.front.node.lock = note  # type: ignore[method-assign,assignment]
+    new = two.client("c")
+
+    assert asked == ["c"]
+    assert new.connack.session_present
+    assert [packet.reason for packet in old.receive() if isinstance(packet, Disconnect)] == [Reason.SESSION_TAKEN_OVER]
+    assert named(one, "c") == ["two"]

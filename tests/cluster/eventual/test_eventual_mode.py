@@ -65,7 +65,7 @@ def test_the_bags_of_all_nodes_name_the_owner_and_forget_it(cluster: ManyCores) 
         node.client("c")
 
     def named() -> set[str]:
-        bags = [node.link.front.bag for node in nodes if node.link.front is not None]
+        bags = [node.link.front.bag for node in nodes if node.link.front.bag is not None]
         assert len(bags) == len(nodes)
         return {entry.node for bag in bags for entry in bag.others("c")}
 
@@ -141,8 +141,8 @@ def test_an_owner_that_stands_still_costs_the_waits_and_then_it_is_fenced(cluste
     cluster.wait(TAKEOVER_WAIT_S + 2.0)
 
     assert answer(new) == 0
-    assert two.link.eventual is not None
-    assert two.link.eventual.ends_missed == 1
+    assert two.link.front.node is not None
+    assert two.link.front.node.ends_missed == 1
 
 
 def test_a_core_that_is_away_is_left_out_of_the_locks(cluster: ManyCores) -> None:
@@ -181,5 +181,5 @@ def test_a_linear_node_takes_no_lock_and_writes_no_bag() -> None:
         one = cluster.node("one")
         one.client("c")
 
-        assert one.link.eventual is None
+        assert one.link.front.node is None
         assert [origin for origin, _ in cluster.cores["core1"].home.tables if origin.startswith("channels/")] == []

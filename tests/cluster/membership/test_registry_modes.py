@@ -62,7 +62,7 @@ def test_r21_a_node_is_refused_beside_nodes_of_the_other_mode_and_told_the_way(m
 
         refusal = await cluster.refusal("r4", mode)
 
-        assert refusal.startswith(f'registry.mode = "{mode}" is not possible while r1, r3 have "{other}"')
+        assert refusal.startswith(f'registry.mode: "{mode}" is not possible while r1, r3 have "{other}"')
         assert 'set "both" on all nodes first' in refusal
         await cluster.admit("r5", other)  # a refused node has changed nothing
 

@@ -11,7 +11,8 @@ import pytest
 
 from braidmq.mqtt.packets import MQTT5, Connect, Disconnect
 from braidmq.mqtt.reasons import Reason
-from tests.scenarios.cluster.cluster import ClusterOfProcesses
+from tests.scenarios.cluster.cluster import ClusterOfProcesses, NodeProcess
+from tests.support import command
 from tests.support.clients.wire import Wire, unique
 
 pytestmark = pytest.mark.timeout(120)
@@ -66,7 +67,7 @@ def test_r21_a_node_with_the_other_mode_is_refused_and_told_why(cluster: Cluster
             stranger.start()
             return
         stranger.launch()
-        said = stranger.process.await_line(r'registry.mode = "(\w+)" is not possible while (.+) have "(\w+)": set "both"')
+        said = stranger.process.await_line(r'registry.mode: "(\w+)" is not possible while (.+) have "(\w+)": set "both"')
         assert said.groups() == (other, "core, r1, r2", mode)
         assert stranger.process.await_end() != 0
     finally:
@@ -105,3 +106,31 @@ def test_an_owner_on_a_node_that_stands_still_does_not_keep_its_client_out(clust
     finally:
         one.process.send(signal.SIGCONT)
     new.disconnect()
+
+
+def test_r21_linear_mode_is_switched_off_at_run_time_through_both(tmp_path: Path) -> None:
+    def conf_set(mode: str) -> command.Ended:
+        return command.run("ctl", "--data-dir", str(tmp_path / "core"), "conf", "set", "registry.mode", mode)
+
+    def moves(old: Wire, node: NodeProcess) -> Wire:
+        new = node.client(name, persistent=True)
+        assert new.connack.session_present
+        assert end_of(old) == Reason.SESSION_TAKEN_OVER
+        return new
+
+    with ClusterOfProcesses(tmp_path, 2) as cluster:
+        one, two = cluster.replicants
+        name = unique()
+        client = one.client(name, persistent=True)
+        assert 'while core, r1, r2 have "linear": set "both"' in conf_set("eventual").errors
+        for mode, node in (("both", two), ("eventual", one)):
+            changed = conf_set(mode)
+            assert (changed.exit_code, changed.errors) == (0, "")
+            for each in (cluster.core, one, two):
+                each.process.await_line(f'registry.mode is "{mode}" from now on')
+            client = moves(client, node)
+        assert 'while core, r1, r2 have "eventual"' in conf_set("linear").errors
+        back = conf_set("both")
+        assert back.exit_code == 0
+        assert back.errors.count('"both" takes effect when the node starts again; now it has "eventual"') == 3
+        client = moves(client, two)

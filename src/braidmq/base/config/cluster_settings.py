@@ -76,8 +76,8 @@ class RegistrySettings(Table, frozen=True):
         key(
             "`linear`: the home of a client id decides who owns it; `eventual`, for comparison: a node first takes a lock and "
             "ends the channels that it finds in replicated rows; `both`: as `linear`, and those rows are written, for the time "
-            "of a change from one to the other",
-            restart=True,
+            "of a change from one to the other. Running nodes change from `linear` to `both`, and then to `eventual`; any other "
+            "change needs a restart",
         ),
     ] = "linear"
     wait: Annotated[

@@ -16,6 +16,7 @@ from braidmq.base.errors import ConfigError, Unavailable
 from braidmq.cluster.corestore.contract import CoreStore
 from braidmq.cluster.membership.administration_rows import BANS, SETTINGS, AdministrationTables, ban_of, settings_of
 from braidmq.cluster.membership.cluster_view import ClusterView, ViewChanges
+from braidmq.cluster.membership.registry_modes import LINEAR, MODE_NAME, refusal_of
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -161,8 +162,13 @@ class ClusterAdministration:
     async def set_setting(self, key: str, value: object | None, check: Callable[[Mapping[str, object]], object]) -> None:
         """Set a value, or unset it (None), for the whole cluster; used here when this returns. Raises Unavailable.
 
-        ``check`` raises ConfigError if all values together are not valid; then nothing has changed.
+        ``check`` raises ConfigError if all values together are not valid; then nothing has changed. This also raises it for a
+        mode of the registry that members cannot have now.
         """
+        if key == MODE_NAME:
+            refusal = refusal_of(LINEAR if value is None else str(value), self._view.alive.values())
+            if refusal is not None:
+                raise ConfigError(key, refusal)
         await self._wait_used(await self._tables.set_setting(key, value, check))
 
     async def ban(self, ban: Ban) -> None:

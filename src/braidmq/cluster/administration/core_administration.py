@@ -14,6 +14,7 @@ from braidmq.cluster.administration.shared_bans import SharedBans
 from braidmq.cluster.administration.shared_settings import SettingsForNodes
 from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.membership.administration_rows import AdministrationTables
+from braidmq.cluster.membership.registry_modes import MODE_NAME
 
 
 class CoreAdministration:
@@ -29,6 +30,7 @@ class CoreAdministration:
         """Use `open`."""
         self.cluster = cluster = ClusterAdministration(side.store, side.view, access, use_settings)
         self._name = node.name
+        self._mode = side.mode
         self._bans = SharedBans(access.bans, side.questions, self._source)
         self._settings = SettingsForNodes(side.questions, self._source, lambda: cluster.settings)
         self._copies = Copies(side.questions, [self._bans.copies, self._settings.copies])
@@ -74,8 +76,8 @@ class CoreAdministration:
     @property
     def troubles(self) -> dict[str, str]:
         """Why this core and nodes do not use the cluster's settings, by name."""
-        own = {self._name: self.cluster.trouble} if self.cluster.trouble else {}
-        return own | self._settings.troubles
+        trouble = self.cluster.trouble or (f"{MODE_NAME}: {self._mode.trouble}" if self._mode.trouble else "")
+        return ({self._name: trouble} if trouble else {}) | self._settings.troubles
 
     def _source(self) -> CopyOf:
         return CopyOf(self._name, self.cluster.number)

@@ -106,9 +106,9 @@ class ReplicantFigures(ClusterFigures):
         self.scans = link.scans
         self.outlets_bytes = link.outlet_bytes
         self.unanswered_bytes = link.log.unanswered_bytes
-        if link.front is not None:
+        if link.front.node is not None:
             self.locks_missed, self.ends_missed = link.front.node.locks_missed, link.front.node.ends_missed
-            self.bag = len(link.front.bag)
+        self.bag = 0 if link.front.bag is None else len(link.front.bag)
 
 
 def _spread(views: list[PeerView]) -> tuple[int, int, int]:

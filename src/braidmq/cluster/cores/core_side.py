@@ -16,6 +16,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
+
 from braidmq.base.config.addresses import Address
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Unavailable, UsageError
@@ -36,6 +38,7 @@ from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.members import Admitted, LiveMember, Members, RegistrationRequest
 from braidmq.cluster.membership.moving import check_not_moved
 from braidmq.cluster.membership.node_key import read_or_make_key
+from braidmq.cluster.membership.own_mode import OwnMode
 from braidmq.cluster.protocol.roles import CALLS, CORE, REPLICANT, WORKER
 from braidmq.net.acceptor import Acceptor
 from braidmq.net.connection import SILENT_S_MIN, PeerConnection
@@ -70,6 +73,7 @@ class CoreSide:
         self.ended: list[Member] = []  # its workers
         self.registrations_refused = 0
         self.several = several
+        self.mode: OwnMode  # of the registry, once started
         self.time = CoreTime(settings.node.name)
         self.when_alone: Callable[[], None] = _do_nothing  # all connections are about to end
         self.when_back: Callable[[], None] = _do_nothing
@@ -160,6 +164,7 @@ class CoreSide:
                 raise UsageError(admitted.reason)
             self.incarnation = admitted.incarnation
             await self.time.begin(admitted.registration_id, self._store, dict)
+        self.mode = OwnMode(self._members, msgspec.structs.replace(request, incarnation=self.incarnation))
         for member in await self._members.alive():
             node = Member(member.name, member.incarnation)
             if member.role == WORKER and (self.several is None or is_worker_of(member.name, name)):

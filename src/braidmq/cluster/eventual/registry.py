@@ -14,39 +14,66 @@ that the bag still names are ended if they are older than the one that was grant
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, Protocol
 
 from braidmq.access.contract import Refused
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding, Registry
-from braidmq.cluster.eventual.bag import Bag, ChannelVersion
+from braidmq.cluster.eventual.bag import UNKNOWN, Bag, ChannelVersion
 from braidmq.cluster.eventual.node_side import EventualNode
 from braidmq.cluster.membership.registry_modes import EVENTUAL
 from braidmq.mqtt.reasons import Reason
 
 _LOCKED: Final = Refused(Reason.SERVER_BUSY, "this client id is locked by another connection")
 
-GrantedChannel = Callable[[str], tuple[int, ChannelVersion]]  # that which was granted a client id last, and its version
+
+class GrantedChannels(Protocol):
+    """The channels of the node; `remote.registry.NodeRegistry`."""
+
+    def of_client(self, client_id: str) -> int:
+        """The channel that was granted a client id last; 0 if there is none."""
+        ...
+
+    def granted(self) -> list[str]:
+        """The client ids that this node has."""
+        ...
+
+    def guard_of(self, client_id: str) -> int:
+        """The guard of the channel that was granted a client id last; 0 if there is none."""
+        ...
 
 
-class BothRegistry:
+class BagRegistry:
     """Implements the broker's ``Registry`` in front of the one that asks homes."""
 
-    def __init__(self, registry: Registry, node: EventualNode, bag: Bag, channel_of: GrantedChannel) -> None:
+    def __init__(self, registry: Registry, node: EventualNode, bag: Bag, channels: GrantedChannels) -> None:
+        self.takes_locks = False
         self._registry = registry
         self._node = node
         self._bag = bag
-        self._channel_of = channel_of
+        self._granted = channels
         self._channels: dict[tuple[str, int], int] = {}  # those in the bag, by client id and guard
 
     def claim(self, claim: Claim) -> Awaitable[Grant | Refused]:
         """Ask for a client id."""
-        return self._claim(claim)
+        return self._claim_locked(claim) if self.takes_locks else self._claim(claim)
+
+    async def _claim_locked(self, claim: Claim) -> Grant | Refused:
+        lock = await self._node.lock(claim.client_id)
+        if lock is None:
+            return _LOCKED
+        try:
+            others = self._bag.others(claim.client_id)
+            if others:
+                await self._node.end_others(claim.client_id, others)
+            return await self._ask_home(claim)
+        finally:
+            self._node.unlock(lock)
 
     async def _claim(self, claim: Claim) -> Grant | Refused:
         grant = await self._ask_home(claim)
         if isinstance(grant, Grant) and self._bag.has_other(EVENTUAL):
-            version = self._channel_of(claim.client_id)[1]
+            version = self._version_of(claim.client_id)
             older = [each for each in self._bag.others(claim.client_id) if each.version < version]
             if older:
                 self._node.ask_ends(claim.client_id, older)  # the client does not wait for it: the channels are fenced
@@ -57,10 +84,21 @@ class BothRegistry:
         found = self._registry.claim(claim)
         grant = found if isinstance(found, Grant | Refused) else await found
         if isinstance(grant, Grant):
-            channel, version = self._channel_of(claim.client_id)
-            self._channels[claim.client_id, grant.guard] = channel
-            self._bag.add(claim.client_id, channel, version)
+            self._enter(grant.client_id, grant.guard)
         return grant
+
+    def _enter(self, client_id: str, guard: int) -> None:
+        channel = self._channels[client_id, guard] = self._granted.of_client(client_id)
+        self._bag.add(client_id, channel, self._version_of(client_id))
+
+    def _version_of(self, client_id: str) -> ChannelVersion:
+        return UNKNOWN
+
+    def note_granted(self, client_id: str) -> None:
+        """Write a channel into the bag that was granted before there was one."""
+        guard = self._granted.guard_of(client_id)
+        if guard and (client_id, guard) not in self._channels:
+            self._enter(client_id, guard)
 
     def commit(self, grant: Grant) -> bool:
         """Whether the grant still counts."""
@@ -72,19 +110,3 @@ class BothRegistry:
         channel = self._channels.pop((grant.client_id, grant.guard), None)
         if channel is not None:
             self._bag.remove(grant.client_id, channel)
-
-
-class EventualRegistry(BothRegistry):
-    """The same, with a lock and the bag in front of the claim."""
-
-    async def _claim(self, claim: Claim) -> Grant | Refused:
-        lock = await self._node.lock(claim.client_id)
-        if lock is None:
-            return _LOCKED
-        try:
-            others = self._bag.others(claim.client_id)
-            if others:
-                await self._node.end_others(claim.client_id, others)
-            return await self._ask_home(claim)
-        finally:
-            self._node.unlock(lock)

@@ -29,7 +29,7 @@ from msgspec import Struct
 from braidmq.base.errors import Corruption, Unavailable
 from braidmq.cluster.corestore.contract import ABSENT, Condition, CoreRow, CoreStore, DeleteRow, PutRow, RowWrite, revision_of
 from braidmq.cluster.membership.cluster_version import ClusterVersion
-from braidmq.cluster.membership.registry_modes import LINEAR, RegistryModes
+from braidmq.cluster.membership.registry_modes import LINEAR, MODE_NAME, RegistryModes
 
 MEMBERS: Final = "members"
 DEATHS: Final = "deaths"
@@ -279,7 +279,7 @@ class Members:
                 continue
             ruled = await self._modes.admit(request.mode)
             if isinstance(ruled, str):
-                return NotAdmitted(ruled, ended=ended)
+                return NotAdmitted(f"{MODE_NAME}: {ruled}", ended=ended)
             writes = decision.writes
             if hearing is not None:
                 writes = (*writes, PutRow(COUNTERS, JOINED_KEY, decision.incarnation.to_bytes(8, "big")))

@@ -16,9 +16,12 @@ from braidmq.base.errors import Unavailable
 from braidmq.cluster.corestore.contract import Condition, CoreStore, PutRow, revision_of
 from braidmq.cluster.membership.shard_map import CLUSTER
 
+MODE_NAME: Final = "registry.mode"
 LINEAR: Final = "linear"
 BOTH: Final = "both"
 EVENTUAL: Final = "eventual"
+# The changes that a running node can make. In the other direction channels would be missing in what the others look at.
+AT_RUN_TIME: Final = frozenset({(LINEAR, BOTH), (BOTH, EVENTUAL)})
 REGISTRY_KEY: Final = b"registry"
 _TO: Final = "to "
 _OTHER: Final = {LINEAR: EVENTUAL, EVENTUAL: LINEAR}
@@ -40,9 +43,14 @@ def refusal_of(mode: str, members: Iterable[ModeMember]) -> str | None:
     if not others:
         return None
     return (
-        f'registry.mode = "{mode}" is not possible while {", ".join(others)} {"has" if len(others) == 1 else "have"} '
+        f'"{mode}" is not possible while {", ".join(others)} {"has" if len(others) == 1 else "have"} '
         f'"{_OTHER[mode]}": set "{BOTH}" on all nodes first, one after the other'
     )
+
+
+def later_note(mode: str, now: str) -> str:
+    """What an operator is told of a change that a running node cannot make."""
+    return f'"{mode}" takes effect when the node starts again; now it has "{now}"'
 
 
 class RegistryModes:

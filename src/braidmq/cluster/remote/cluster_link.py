@@ -18,10 +18,8 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
 from braidmq.broker.shared.membership import Memberships
 from braidmq.broker.turn import Phase
-from braidmq.cluster.eventual.front import EventualFront
-from braidmq.cluster.eventual.node_side import EventualNode
+from braidmq.cluster.eventual.front import RegistryFront
 from braidmq.cluster.membership.member import Member
-from braidmq.cluster.membership.registry_modes import LINEAR
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.registry.node_claims import NodeClaims
 from braidmq.cluster.registry.versions import VersionClock
@@ -111,21 +109,19 @@ class ClusterLink:
         self._known = KnownRoutes(list(cores), loop.call_later, loop.time, self._wake_readers)
         self._routes: OwnRoutes | None = None
         self._wanted: WantedRoutes | None = None
-        self.front: EventualFront | None = None
-        if registry.mode != LINEAR:
-            self.front = EventualFront(
-                member,
-                list(cores),
-                loop,
-                cluster,
-                registry,
-                registry=self._names or self.registry,
-                channels=self.registry,
-                tables=self._tables,
-                home_of=lambda client_id: self._home_of[self.shard_of(client_id)].name,
-                close=lambda client_id: self._close_client(client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER),
-                ask=self.ask,
-            )
+        self.front = RegistryFront(
+            member,
+            list(cores),
+            loop,
+            registry,
+            registry=self._names or self.registry,
+            channels=self.registry,
+            tables=self._tables,
+            home_of=self._name_of_home,
+            close=lambda client_id: self._close_client(client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER),
+            ask=self.ask,
+            waits_s=(home_wait_s, registry.wait),
+        )
 
     def __iter__(self) -> Iterator[HomeLink]:
         return iter(self._homes.values())
@@ -154,7 +150,7 @@ class ClusterLink:
     def ports(self) -> NodePorts:
         """What the node's broker uses in place of its own parts."""
         return NodePorts(
-            registry=self._names or self.registry if self.front is None else self.front.registry,
+            registry=self.front,
             groups=self.leases,
             presence=self.log,
             exclusive=self._exclusive if self._exclusive is not None else self._topic_homes,
@@ -253,10 +249,11 @@ class ClusterLink:
             session.connection.close(reason, detail)
             broker.lane.flush()
 
-    @property
-    def eventual(self) -> EventualNode | None:
-        """Locks and ends of channels, unless the linear registry alone decides."""
-        return None if self.front is None else self.front.node
+    async def fill_bag(self) -> None:
+        """Begin to write the bag of `cluster.eventual`; returns when it has the channels of this node."""
+        await self.front.fill_bag()
+        for home in self:
+            home.open_eventual()
 
     # What the links ask
 
@@ -437,7 +434,6 @@ class ClusterLink:
 
     def close(self) -> None:
         """The node stops."""
-        if self.front is not None:
-            self.front.node.close()
+        self.front.close()
         self._watched.close()
         self.log.close()

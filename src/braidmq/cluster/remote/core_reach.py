@@ -239,14 +239,18 @@ class CoreReach:
 
     async def ask_again(self) -> None:
         """Ask a core that has this node as a member for the cores as they are now; nothing if it does not answer."""
-        if self._calls is None or self.state:
-            return
         try:
-            self.registered = await self._owner.register(self, self._calls)
+            await self.register_again()
         except (Unavailable, CallError) as problem:
             log.info("%s does not say where the others are: %s", self.label, problem)
             return
         self._owner.on_registered(self, is_new=False)
+
+    async def register_again(self) -> None:
+        """Tell a core that has this node as a member what may have changed. Raises Unavailable and CallError."""
+        if self._calls is None:
+            raise Unavailable(f"{self.label} is not connected", 1.0)
+        self.registered = await self._owner.register(self, self._calls)
 
     async def _join(self, calls: Calls, home: HomeLink) -> None:
         """Tell the core which of its clients this node has, and open the connection for messages."""

@@ -17,7 +17,7 @@ import msgspec
 from braidmq.base.errors import BraidError, Unavailable
 from braidmq.broker.broker import Broker
 from braidmq.cluster.eventual.frames import EventualFrames
-from braidmq.cluster.eventual.node_side import EventualNode
+from braidmq.cluster.eventual.front import RegistryFront
 from braidmq.cluster.protocol.claim_frames import ClaimFrames
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.remote.leases import CoreLeases, NodeLeases
@@ -75,8 +75,8 @@ class LinkOwner(Protocol):
     @property
     def registry(self) -> NodeRegistry: ...
     @property
-    def eventual(self) -> EventualNode | None:
-        """Locks and ends of channels, unless the linear registry alone decides."""
+    def front(self) -> RegistryFront:
+        """Takes locks and ends channels, unless the linear registry alone decides."""
 
     @property
     def leases(self) -> NodeLeases: ...
@@ -162,9 +162,8 @@ class HomeLink:
         """
         self.term = max(self.term, term)
         self._calls = ClaimFrames(connection.send, self._node.ask)
-        if self._node.eventual is not None:
-            self._eventual = EventualFrames(connection.send, self._node.ask)
-            self._node.eventual.up(self.name, self._eventual.say)
+        self._eventual = EventualFrames(connection.send, self._node.ask)
+        self.open_eventual()
         return self._node.declaration(self)
 
     def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
@@ -176,12 +175,17 @@ class HomeLink:
             else:
                 self._node.registry.receive(message)
 
+    def open_eventual(self) -> None:
+        """The node takes locks and ends channels, or is connected for calls again."""
+        if self._eventual is not None and self._node.front.node is not None:
+            self._node.front.node.up(self.name, self._eventual.say)
+
     def receive_eventual(self, flags: int, body: bytes | memoryview) -> None:
         """A frame of kind EVENTUAL. Raises BraidError if it cannot be read, or this node has asked for no such thing."""
-        if self._eventual is None or self._node.eventual is None:
+        if self._eventual is None or self._node.front.node is None:
             raise BraidError("this node takes no locks")
         for message in self._eventual.receive(flags, body):
-            self._node.eventual.receive(self.name, message)
+            self._node.front.node.receive(self.name, message)
 
     def say_claim(self, message: ClaimId) -> None:
         """Ask for a client id that is at home here; nothing while the core is away: the declaration has it."""
@@ -191,8 +195,8 @@ class HomeLink:
     def lose_calls(self) -> None:
         """The connection for calls has ended."""
         self._calls = self._eventual = None
-        if self._node.eventual is not None:
-            self._node.eventual.down(self.name)
+        if self._node.front.node is not None:
+            self._node.front.node.down(self.name)
 
     def meet_new_core(self) -> None:
         """The core has restarted: it has to be told this node's routes again."""

@@ -120,6 +120,15 @@ class NodeRegistry:
         if asked is not None and self._granted.get(asked.request.client_id) is asked:
             self._close(asked.request.client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
 
+    def granted(self) -> list[str]:
+        """The client ids that this node has."""
+        return list(self._granted)
+
+    def guard_of(self, client_id: str) -> int:
+        """The guard of the channel that was granted a client id last; 0 if there is none."""
+        channel = self._granted.get(client_id)
+        return 0 if channel is None else channel.guard
+
     # The broker's port
 
     def claim(self, claim: Claim) -> Grant | Refused | Awaitable[Grant | Refused]:

@@ -24,10 +24,11 @@ from braidmq.cluster.clock.cluster_clock import ClusterClock
 from braidmq.cluster.clock.watch import LOOK_S, ClockWatch
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.node_key import read_or_make_key
+from braidmq.cluster.membership.registry_modes import AT_RUN_TIME, LINEAR, later_note
 from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.remote.core_reach import CALL_S, CorePlace, CoreReach
 from braidmq.net import tls
-from braidmq.net.calls import Calls
+from braidmq.net.calls import CallError, Calls
 from braidmq.net.handshake import hello
 from braidmq.net.proto_v1 import AskNode, CoreEntry, Hello, NodeAnswer, Register, Registered
 from braidmq.net.proto_v1_clock import TimeTold
@@ -69,6 +70,7 @@ class ReplicantSide:
         self._seeds: list[CoreReach] = []  # not known by name
         self._reaches: dict[str, CoreReach] = {}
         self._first = asyncio.Lock()  # of two cores that are asked for an incarnation, the second would end the first one
+        self._mode: str = settings.registry.mode  # which it has announced
         self._is_serving = False  # the broker is there
         self._ready = asyncio.Event()
         self._joined = asyncio.Event()
@@ -177,6 +179,32 @@ class ReplicantSide:
     def _is_reachable(self) -> bool:
         return any(not reach.state for reach in self._reaches.values())
 
+    async def use_mode(self, mode: str) -> str:
+        """Change the mode of the registry, as far as a running node can do that; why it cannot, or nothing."""
+        now = self._mode
+        if mode == now:
+            return ""
+        if (now, mode) not in AT_RUN_TIME:
+            return later_note(mode, now)
+        if now == LINEAR:
+            await self.link.fill_bag()  # before the others can rely on it
+        self._mode = mode
+        try:
+            await self._announce()
+        except (Unavailable, CallError) as problem:
+            self._mode = now
+            return f"{problem}; set it again"
+        self.link.front.use(mode)
+        log.info('registry.mode is "%s" from now on', mode)
+        return ""
+
+    async def _announce(self) -> None:
+        """Tell a core what this node has in its member row. Raises Unavailable and CallError."""
+        here = [reach for reach in self._reaches.values() if not reach.state]
+        if not here:
+            raise Unavailable("no core is connected", 1.0)
+        await here[0].register_again()
+
     # Where cores are
 
     def _seed_places(self) -> list[CorePlace]:
@@ -265,8 +293,7 @@ class ReplicantSide:
 
     async def _register(self, calls: Calls) -> Registered:
         incarnation = self.registered.incarnation if self.registered is not None else 0
-        settings = self._settings
-        answer = await calls.call(Register(settings.node.name, self._key, incarnation, settings.registry.mode), CALL_S)
+        answer = await calls.call(Register(self._settings.node.name, self._key, incarnation, self._mode), CALL_S)
         assert isinstance(answer, Registered)
         if self.registered is not None and answer.cluster_version > self.cluster_version:
             log.info("the cluster uses version %d from now on", answer.cluster_version)
