@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from braidmq.cluster.eventual.bag import Bag, BagEntry, ChannelVersion
+from braidmq.cluster.eventual.bag import Bag, BagEntry
+from braidmq.cluster.registry.versions import Version
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.server import RlogServer
 from braidmq.cluster.rlog.tables import STORE, Tables, death_of
 from braidmq.cluster.routes import origin_of
 from braidmq.net.proto_v1 import RlogWatch, Snapshot
 
-VERSION = ChannelVersion(1_000, 7, 3, 0)
+VERSION = Version(1_000, 7, 3, 2)
 
 
 class Node:

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Iterator
 
 import pytest
 
+from braidmq.cluster.eventual.bag import UNKNOWN
 from braidmq.cluster.membership.registry_modes import BOTH, EVENTUAL
+from braidmq.cluster.registry.versions import Version
 from braidmq.mqtt.packets import Disconnect
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.many_cores import ManyCores, SimNode
@@ -93,3 +95,36 @@ def test_r21_a_node_that_changes_from_both_to_eventual_takes_locks_from_then_on(
     assert new.connack.session_present
     assert [packet.reason for packet in old.receive() if isinstance(packet, Disconnect)] == [Reason.SESSION_TAKEN_OVER]
     assert named(one, "c") == ["two"]
+
+
+def test_r5_a_channel_that_the_home_does_not_know_is_ended_if_it_is_older(cluster: ManyCores) -> None:
+    one, two = cluster.node("one"), cluster.node("two")
+    two.link.front.use(EVENTUAL)
+    bag = two.link.front.bag
+    assert bag is not None
+    newer = Version(2**60, 1, 1)
+    for client_id, version in (("old", Version(1, 1, 1)), ("new", newer), ("nobody", UNKNOWN)):
+        bag.add(client_id, 77, version)
+    cluster.settle()
+    ended: list[tuple[str, int]] = []
+    assert two.link.front.node is not None
+    two.link.front.node._close = lambda client_id, channel: ended.append((client_id, channel))
+
+    for client_id in ("old", "new", "nobody"):
+        assert one.client(client_id).connack.reason == 0
+    cluster.settle()
+
+    assert ended == [("old", 77), ("nobody", 77)]
+
+
+def test_r5_without_eventual_nodes_nobody_is_asked_to_end_a_channel(cluster: ManyCores) -> None:
+    one, two = cluster.node("one"), cluster.node("two")
+    assert one.link.front.node is not None
+    asked: list[str] = []
+    one.link.front.node.ask_ends = lambda client_id, others: asked.append(client_id)  # type: ignore[method-assign,assignment,return-value]
+    two.client("c")
+
+    one.client("c")
+
+    assert asked == []
+    assert named(two, "c") == ["one"]

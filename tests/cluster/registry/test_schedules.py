@@ -15,7 +15,7 @@ from braidmq.cluster.registry.decisions import RESTARTS_MAX
 from braidmq.cluster.registry.home_claims import HomeClaims
 from braidmq.cluster.registry.messages import ClaimRequest, Declaration, Ending, GrantedChannel, Outcome
 from braidmq.cluster.registry.node_claims import NodeClaims
-from braidmq.cluster.registry.times import times_of
+from braidmq.cluster.registry.times import ConnectionTimes
 from braidmq.cluster.registry.versions import Stamp, Version, granted, is_older
 from tests.support.registry import BOUND_MS, WAIT_S, Home, brief, claim_of
 
@@ -57,7 +57,7 @@ def test_r1_beyond_it_the_newer_one_wins() -> None:
 def test_r1_a_node_whose_clock_is_not_certain_claims_nothing() -> None:
     uncertain = ShownClock(ClockReading(5000, 1001), lambda at: ClockReading(4000, BOUND_MS))
 
-    assert times_of(Claim("c", None, False, 0, None, None), uncertain) is None
+    assert ConnectionTimes(uncertain).of(Claim("c", None, False, 0, None, None)) is None
 
 
 def test_r4_a_connection_is_as_old_as_the_last_word_of_its_peer() -> None:
@@ -67,7 +67,7 @@ def test_r4_a_connection_is_as_old_as_the_last_word_of_its_peer() -> None:
             return 7.0
 
     clock = ShownClock(ClockReading(60_000, BOUND_MS), lambda at: ClockReading(int(at * 1000), BOUND_MS))
-    times = times_of(Late("c", None, False, 0, None, None), clock)
+    times = ConnectionTimes(clock).of(Late("c", None, False, 0, None, None))
 
     assert times is not None
     assert (times.ms, times.made_ms) == (7000, 60_000)

@@ -12,21 +12,12 @@ from typing import Final
 
 import msgspec
 
+from braidmq.cluster.registry.versions import Version
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.origins import CHANNELS
 from braidmq.cluster.rlog.tables import Tables
 
-
-class ChannelVersion(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
-    """Which of two channels is newer, by the clock of the linear registry; all 0: the node that wrote it has no versions."""
-
-    connected_at_ms: int = 0
-    registration_id: int = 0
-    counter: int = 0
-    arrival: int = 0
-
-
-UNKNOWN: Final = ChannelVersion()
+UNKNOWN: Final = Version(0, 0, 0)
 _MODE_KEY: Final = b""
 
 
@@ -34,7 +25,7 @@ class OwnedChannel(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A channel of the node whose row this is in."""
 
     channel: int
-    version: ChannelVersion = UNKNOWN
+    version: Version = UNKNOWN
 
 
 class BagEntry(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +34,7 @@ class BagEntry(msgspec.Struct, frozen=True, gc=False):
     node: str
     incarnation: int
     channel: int
-    version: ChannelVersion
+    version: Version
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -74,7 +65,7 @@ class Bag:
         value = mode.encode()
         return any(self._tables.row(origin, _MODE_KEY) == value for origin in self._origins())
 
-    def add(self, client_id: str, channel: int, version: ChannelVersion = UNKNOWN) -> None:
+    def add(self, client_id: str, channel: int, version: Version = UNKNOWN) -> None:
         """A channel of this node has the client id."""
         self._write(client_id, [*self._channels(client_id), OwnedChannel(channel, version)])
 

@@ -101,6 +101,7 @@ class RegistryFront:
         assert self.bag is not None
         self.mode = mode
         self._in_front.takes_locks = mode == EVENTUAL
+        self._channels.times.is_dated = mode != EVENTUAL  # the old way knows no versions: who has the lock last wins
         self.bag.announce(mode)
 
     async def fill_bag(self) -> None:

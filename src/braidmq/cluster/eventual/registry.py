@@ -19,9 +19,11 @@ from typing import Final, Protocol
 
 from braidmq.access.contract import Refused
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding, Registry
-from braidmq.cluster.eventual.bag import UNKNOWN, Bag, ChannelVersion
+from braidmq.cluster.eventual.bag import UNKNOWN, Bag
 from braidmq.cluster.eventual.node_side import EventualNode
 from braidmq.cluster.membership.registry_modes import EVENTUAL
+from braidmq.cluster.registry.times import ConnectionTimes
+from braidmq.cluster.registry.versions import Version
 from braidmq.mqtt.reasons import Reason
 
 _LOCKED: Final = Refused(Reason.SERVER_BUSY, "this client id is locked by another connection")
@@ -29,6 +31,8 @@ _LOCKED: Final = Refused(Reason.SERVER_BUSY, "this client id is locked by anothe
 
 class GrantedChannels(Protocol):
     """The channels of the node; `remote.registry.NodeRegistry`."""
+
+    times: ConnectionTimes
 
     def of_client(self, client_id: str) -> int:
         """The channel that was granted a client id last; 0 if there is none."""
@@ -40,6 +44,10 @@ class GrantedChannels(Protocol):
 
     def guard_of(self, client_id: str) -> int:
         """The guard of the channel that was granted a client id last; 0 if there is none."""
+        ...
+
+    def version_of(self, client_id: str) -> Version | None:
+        """Its version."""
         ...
 
 
@@ -91,8 +99,8 @@ class BagRegistry:
         channel = self._channels[client_id, guard] = self._granted.of_client(client_id)
         self._bag.add(client_id, channel, self._version_of(client_id))
 
-    def _version_of(self, client_id: str) -> ChannelVersion:
-        return UNKNOWN
+    def _version_of(self, client_id: str) -> Version:
+        return self._granted.version_of(client_id) or UNKNOWN
 
     def note_granted(self, client_id: str) -> None:
         """Write a channel into the bag that was granted before there was one."""

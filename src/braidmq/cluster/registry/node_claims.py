@@ -97,6 +97,11 @@ class NodeClaims:
         found = self._channels.get(channel)
         return found.guard if found is not None and not found.is_over else None
 
+    def version_of(self, channel: int) -> Version | None:
+        """The version with which a channel was granted, if it is not over."""
+        found = self._channels.get(channel)
+        return found.version if found is not None and not found.is_over else None
+
     def on_granted(self, claim: ClaimRequest, guard: int, version: Version, bound_ms: int = 0) -> bool:
         """A claim is granted; False if that is void by now. Then the caller hangs up, and the client is told so."""
         channel = self._channels.get(claim.channel)

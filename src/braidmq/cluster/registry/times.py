@@ -26,17 +26,26 @@ class ClaimedAt(NamedTuple):
 _NO_CLOCK: Final = ClaimedAt()
 
 
-def times_of(claim: Claim, clock: VersionClock | None) -> ClaimedAt | None:
-    """The times of a claim that is made now; None: the clock cannot order connections (R1)."""
-    if clock is None:
-        return _NO_CLOCK
-    now = clock.reading()
-    if now.bound_ms > BOUND_MS_MAX:
-        return None
-    spoke_at = claim.spoke_at
-    if not spoke_at:
-        return ClaimedAt(now.ms, now.bound_ms, now.ms)
-    began = clock.at(spoke_at)
-    if began.bound_ms > BOUND_MS_MAX:
-        return None
-    return ClaimedAt(began.ms, began.bound_ms, now.ms, int(max(0.0, monotonic() - spoke_at) * 1000))
+class ConnectionTimes:
+    """Dates the claims of one node."""
+
+    def __init__(self, clock: VersionClock | None) -> None:
+        """``clock``: None if claims are not dated, and the one that arrives last wins."""
+        self.is_dated = clock is not None
+        self._clock = clock
+
+    def of(self, claim: Claim) -> ClaimedAt | None:
+        """The times of a claim that is made now; None: the clock cannot order connections (R1)."""
+        clock = self._clock
+        if clock is None or not self.is_dated:
+            return _NO_CLOCK
+        now = clock.reading()
+        if now.bound_ms > BOUND_MS_MAX:
+            return None
+        spoke_at = claim.spoke_at
+        if not spoke_at:
+            return ClaimedAt(now.ms, now.bound_ms, now.ms)
+        began = clock.at(spoke_at)
+        if began.bound_ms > BOUND_MS_MAX:
+            return None
+        return ClaimedAt(began.ms, began.bound_ms, now.ms, int(max(0.0, monotonic() - spoke_at) * 1000))

@@ -23,7 +23,7 @@ from braidmq.cluster.protocol.operations import decode_session, encode_will
 from braidmq.cluster.protocol.producer_messages import decode_start, encode_request
 from braidmq.cluster.registry.messages import ClaimRequest, GrantedChannel
 from braidmq.cluster.registry.node_claims import NodeClaims
-from braidmq.cluster.registry.times import UNDATED, times_of
+from braidmq.cluster.registry.times import UNDATED, ConnectionTimes
 from braidmq.cluster.registry.versions import Version, VersionClock
 from braidmq.lane.flows.flow import Flow
 from braidmq.mqtt.reasons import Reason
@@ -92,7 +92,7 @@ class NodeRegistry:
         self._send = send
         self._close = close
         self._wait_s = wait_s
-        self._clock = clock
+        self.times = ConnectionTimes(clock)
         self.outdated = 0  # CONNECTs that were refused without asking, because this node has claimed for newer connections
         self.undated = 0  # CONNECTs that were refused because the clock is not certain enough
         self._channels: dict[int, _AskedChannel] = {}
@@ -129,11 +129,16 @@ class NodeRegistry:
         channel = self._granted.get(client_id)
         return 0 if channel is None else channel.guard
 
+    def version_of(self, client_id: str) -> Version | None:
+        """The version with which the channel was granted that was granted a client id last."""
+        channel = self._granted.get(client_id)
+        return None if channel is None else self._claims.version_of(channel.request.channel)
+
     # The broker's port
 
     def claim(self, claim: Claim) -> Grant | Refused | Awaitable[Grant | Refused]:
         """Ask the home for a client id, unless this node knows of a newer connection."""
-        times = times_of(claim, self._clock)
+        times = self.times.of(claim)
         if times is None:
             self.undated += 1
             return UNDATED

@@ -49,7 +49,7 @@ from braidmq.cluster.registry.messages import (
     Probe,
 )
 from braidmq.cluster.registry.takeover_times import TakeoverTimes
-from braidmq.cluster.registry.times import UNDATED, times_of
+from braidmq.cluster.registry.times import UNDATED, ConnectionTimes
 from braidmq.cluster.registry.versions import VersionClock
 from braidmq.mqtt.reasons import Reason
 
@@ -108,7 +108,7 @@ class HomeRegistry:
         clock: VersionClock | None = None,
     ) -> None:
         """``local``: the core itself. ``clock``: dates the connections of its own clients. ``serve`` must follow."""
-        self._clock = clock
+        self.times = ConnectionTimes(clock)
         self._claims = claims
         self._led = led
         self._misdirected = misdirected
@@ -166,7 +166,7 @@ class HomeRegistry:
         refused = self._sessions.refusal(claim.client_id, claim.user_name, len(self._newcomers))
         if refused is not None:
             return refused
-        times = times_of(claim, self._clock)
+        times = self.times.of(claim)
         if times is None:
             return UNDATED
         self._numbers += 1
