@@ -384,6 +384,10 @@ _CLUSTER: Final = {
         "Client ids taken from a client of a worker or replicant by a newer connection.", "cluster.claims_taken_over"
     ),
     "claims_fenced": _counter("Of these, the ones whose node did not release the client id in time.", "cluster.claims_fenced"),
+    "registry_times_ignored": _counter(
+        "Times that clients stated in `registry.version_property` and that were invalid, too early or in the future.",
+        "cluster.times_ignored",
+    ),
     "registry_locks_count": _gauge(
         'Locks of client ids that nodes with `registry.mode = "eventual"` have from this core, or wait for.',
         "cluster.locks",

@@ -89,6 +89,13 @@ class RegistrySettings(Table, frozen=True):
             restart=True,
         ),
     ] = Seconds(1)
+    version_property: Annotated[
+        str,
+        key(
+            "user property in which clients state when they have connected, in ms since 1970; it counts from a minute before the "
+            "connection's own time up to now; empty: none"
+        ),
+    ] = ""
     lock: Annotated[
         Literal["local", "leader", "quorum", "all"],
         key("`eventual`: who gives out locks: the node itself, one core, more than half of the cores, or all", restart=True),

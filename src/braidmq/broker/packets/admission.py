@@ -129,9 +129,9 @@ class Admission:
             self._refuse(connection, producer)
             return
         expiry_s = self._expiry(connection, packet)
-        newcomer = Newcomer(
-            connection.client_id, connection.user_name, packet.clean_start, expiry_s, packet.will, producer, connection
-        )
+        user_name, clean_start = connection.user_name, packet.clean_start
+        stated = self._stated_time(packet)
+        newcomer = Newcomer(connection.client_id, user_name, clean_start, expiry_s, packet.will, producer, connection, stated)
         if self._claim_gate is not None:
             refused = self._claim_gate()
             if refused is not None:
@@ -169,6 +169,12 @@ class Admission:
         else:
             _hold_busy(connection)
             self._connections.run(self._open_later(newcomer, packet, data, grant), connection)
+
+    def _stated_time(self, packet: Connect) -> str | None:
+        name = self._live.now.registry.version_property
+        if not name:
+            return None
+        return next((value for key, value in packet.properties.user_properties if key == name), None)
 
     async def _open_later(self, newcomer: Newcomer, packet: Connect, data: bytes, asked: Awaitable[Grant | Refused]) -> None:
         """Open the session once the registry has answered, if the client is still connected."""

@@ -13,6 +13,7 @@ class Newcomer(Claim, frozen=True, gc=False):
     """The claim of an accepted CONNECT, and its connection."""
 
     connection: Connection
+    stated: str | None = None
 
     @property
     def peer_host(self) -> str:
@@ -25,6 +26,11 @@ class Newcomer(Claim, frozen=True, gc=False):
         """When the client was last heard before its connection was accepted, by the monotonic clock."""
         origin = self.connection.origin
         return 0.0 if origin is None else origin.spoke_at
+
+    @property
+    def stated_time(self) -> str | None:
+        """What the client has said in `registry.version_property`."""
+        return self.stated
 
 
 class Opening(Struct, frozen=True, gc=False):

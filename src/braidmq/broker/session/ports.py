@@ -48,6 +48,11 @@ class Claim(Struct, frozen=True, gc=False):
         """When the client was last heard before its connection was accepted, by the monotonic clock (R4)."""
         return 0.0
 
+    @property
+    def stated_time(self) -> str | None:
+        """When the client says that it has connected, as it says it; None: it does not, or is not asked."""
+        return None
+
 
 class Grant(Struct, frozen=True, gc=False):
     """A granted claim: the right of one connection to a client id. Of two grants, the one with the higher guard is the newer.

@@ -28,6 +28,7 @@ class ClusterFigures:
     rlog_lag_p50 = rlog_lag_p99 = rlog_lag_max = 0
     outlets_bytes = unanswered_bytes = blocks_refused = entries_fenced = 0
     claims_granted = claims_rejected = claims_taken_over = claims_fenced = 0
+    times_ignored = 0
     locks = locks_overdue = locks_refused = locks_missed = ends_missed = bag = 0
     misdirected = in_doubt = doubts = routes_durable = 0
     intents = intents_superseded = removals = 0
@@ -79,6 +80,7 @@ class CoreFigures(ClusterFigures):
         self.claims_rejected = registry.claims_rejected
         self.claims_taken_over = registry.claims_taken_over
         self.claims_fenced = registry.claims_fenced
+        self.times_ignored = registry.times.stated.ignored
         if (locks := home.eventual.locks) is not None:
             table = locks.table
             self.locks, self.locks_overdue, self.locks_refused = len(table), table.overdue, table.refused
@@ -106,6 +108,7 @@ class ReplicantFigures(ClusterFigures):
         self.scans = link.scans
         self.outlets_bytes = link.outlet_bytes
         self.unanswered_bytes = link.log.unanswered_bytes
+        self.times_ignored = link.registry.times.stated.ignored
         if link.front.node is not None:
             self.locks_missed, self.ends_missed = link.front.node.locks_missed, link.front.node.ends_missed
         self.bag = 0 if link.front.bag is None else len(link.front.bag)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from braidmq.access.contract import Refused
 from braidmq.broker.session.ports import Claim
 from braidmq.cluster.clock.cluster_clock import BOUND_MS_MAX
+from braidmq.cluster.registry.stated_times import StatedTimes
 from braidmq.cluster.registry.versions import VersionClock
 from braidmq.mqtt.reasons import Reason
 
@@ -32,6 +33,7 @@ class ConnectionTimes:
     def __init__(self, clock: VersionClock | None) -> None:
         """``clock``: None if claims are not dated, and the one that arrives last wins."""
         self.is_dated = clock is not None
+        self.stated = StatedTimes()
         self._clock = clock
 
     def of(self, claim: Claim) -> ClaimedAt | None:
@@ -44,8 +46,9 @@ class ConnectionTimes:
             return None
         spoke_at = claim.spoke_at
         if not spoke_at:
-            return ClaimedAt(now.ms, now.bound_ms, now.ms)
+            return ClaimedAt(self.stated.time_of(claim, now.ms, now.ms), now.bound_ms, now.ms)
         began = clock.at(spoke_at)
         if began.bound_ms > BOUND_MS_MAX:
             return None
-        return ClaimedAt(began.ms, began.bound_ms, now.ms, int(max(0.0, monotonic() - spoke_at) * 1000))
+        ms = self.stated.time_of(claim, began.ms, now.ms)
+        return ClaimedAt(ms, began.bound_ms, now.ms, int(max(0.0, monotonic() - spoke_at) * 1000))
