@@ -40,7 +40,8 @@ def test_a_small_packet_is_read_in_a_turn_whose_share_for_large_ones_is_used_up(
     in_one_turn(bench)
     greedy, modest = bench.channel(bench.flow("greedy"), MQTT5), bench.channel(bench.flow("modest"), MQTT5)
 
-    greedy.read(frames(Publish("t" * 65_000, b"")) * 3)
+    for number in range(3):
+        greedy.read(frames(Publish(f"{number}" + "t" * 65_000, b"")))
     modest.read(frames(Publish("t", b"x" * 1000)))
 
     assert greedy.hold_bits == HOLD_TURN
@@ -70,3 +71,14 @@ def test_large_packets_that_the_broker_decodes_share_a_turn_too() -> None:
         client.resume(HOLD_TURN)
         assert before < len(client.packets) < before + 5
     assert len(client.packets) == 20
+
+
+def test_payloads_that_are_only_forwarded_are_read_at_once() -> None:
+    bench = Bench(work_max=20_000)
+    in_one_turn(bench)
+    crowd = [bench.channel(bench.flow(f"client {i}"), MQTT5) for i in range(10)]
+
+    for client in crowd:
+        client.read(frames(Publish("t", bytes(8000))) * 32)
+
+    assert [(client.messages_received, client.hold_bits) for client in crowd] == [(32, 0)] * 10

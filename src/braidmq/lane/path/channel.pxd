@@ -16,7 +16,7 @@ from braidmq.lane.path.verdicts cimport Verdicts
 from braidmq.lane.path.writer cimport Writer
 
 
-cdef int _COLD_WORK, _TOPIC_SHIFT
+cdef int _COLD_WORK, _TOPIC_SHIFT, _WRITE_SHIFT
 cdef Py_ssize_t _LARGE_BYTES
 
 

@@ -29,6 +29,7 @@ _LONG_WORK = 60  # a message on the slow path
 _RECORD_WORK = 10  # a message that is recorded
 _RESOLVE_WORK = 20  # a topic that differs from the previous one
 _TOPIC_SHIFT = 5  # and its work by its bytes
+_WRITE_SHIFT = 6  # the work of a large message by its bytes, most of it at the end of the turn, which writes it
 _PROTOCOL_ERROR, _NOT_AUTHORIZED = 0x82, 0x87
 _NO_MATCHING_SUBSCRIBERS, _TOPIC_NAME_INVALID, _QUOTA_EXCEEDED = 0x10, 0x90, 0x97
 _ID_NOT_FOUND, _RECEIVE_MAXIMUM_EXCEEDED, _TOPIC_ALIAS_INVALID = 0x92, 0x93, 0x94
@@ -169,6 +170,7 @@ class Channel(ChannelReader):
         if recorder.holds(flow):
             self.hold(HOLD_LOG)
         if len(message.payload) >= _LARGE_BYTES and not pending.is_refused:
+            self.lane.state.work += len(message.payload) >> _WRITE_SHIFT
             self.hold(HOLD_LARGE)
         return pending
 

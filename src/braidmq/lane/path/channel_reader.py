@@ -28,7 +28,7 @@ LARGE_FRAME_BYTES = 4096  # packets from this size on share a part of each turn
 # C constants in the compiled form.
 _COLD_WORK, _LARGE_FRAME_BYTES = COLD_WORK, LARGE_FRAME_BYTES
 # The work of a large packet by its bytes: a PUBLISH is mostly copied, any other is decoded.
-_PUBLISH_SHIFT, _COLD_SHIFT = 6, 1
+_PUBLISH_SHIFT, _COLD_SHIFT = 12, 1
 _PINGRESP = b"\xd0\x00"
 _MALFORMED, _PROTOCOL_ERROR = 0x81, 0x82
 
