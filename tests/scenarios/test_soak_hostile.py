@@ -22,6 +22,7 @@ from braidmq.mqtt.packets import MQTT5
 from braidmq.operations.memory_bound import memory_bound
 from tests.support.clients.wire import Wire
 from tests.support.hostile import SPEAKING, attack
+from tests.support.plain_writer import STEP_BYTES, plain_writer, written_bytes
 from tests.support.started import COMMAND, Started
 
 MIB = 1024 * 1024
@@ -105,15 +106,27 @@ def test_every_attack_at_once_costs_ordinary_clients_no_message_and_memory_keeps
     flood = build(tmp_path, "flood")
     file = tmp_path / "braidmq.toml"
     file.write_text(tomli_w.dumps(TABLES))
-    calm, stormy = [], []
+    calm, stormy, beside_writer = [], [], []
     with Started(file, command=LIMITED) as node:
         port = node.await_port()
         for number in range(ROUNDS):
             with ordinary_clients(flood, port, ROUND_S) as flow:
                 calm.append(outcome(flow)["p99_ms"])
+            before = written_bytes(node.pid)
             with ordinary_clients(flood, port, ROUND_S) as flow, attack(port, ROUND_S + 2, CHOSEN) as completed:
                 stormy.append(outcome(flow)["p99_ms"])
                 struck = completed()
+            written = written_bytes(node.pid) - before
+            if written >= STEP_BYTES:  # else the files are in memory
+                with plain_writer(tmp_path, written, ROUND_S) as ended, ordinary_clients(flood, port, ROUND_S) as flow:
+                    beside_writer.append(outcome(flow)["p99_ms"])
+                    syncs = ended()
+                print(
+                    f"p99 {beside_writer[-1]:.1f} ms without attacks, while a plain process writes as many bytes "
+                    f"({written / ROUND_S / MIB:.0f} MiB/s), whose syncs take {median(syncs) * 1000:.1f} ms, "
+                    f"at most {max(syncs) * 1000:.0f} ms",
+                    file=sys.stderr,
+                )
             peak = peak_bytes(node.pid)
             print(
                 f"round {number + 1}: p99 {calm[-1]:.1f} ms calm, {stormy[-1]:.1f} ms under attack; "
@@ -125,4 +138,5 @@ def test_every_attack_at_once_costs_ordinary_clients_no_message_and_memory_keeps
             assert peak < bound()
 
     print(f"p99 under attack: {median(stormy) / median(calm):.1f} x that of calm rounds", file=sys.stderr)
-    assert median(stormy) <= 2 * max(median(calm), CALM_MS)
+    # What the disk alone costs is not the broker's: without attacks, and as many bytes written by another process.
+    assert median(stormy) <= 2 * max(median(calm), median(beside_writer or calm), CALM_MS)
