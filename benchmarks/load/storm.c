@@ -7,8 +7,9 @@
  *     Their earlier connections stay open. One that is refused or closed before its CONNACK tries again after RETRY_MS (0: never),
  *     at the same port. A time is that from the first attempt to the CONNACK; without retries those that refuse count, too.
  *     When PART clients are connected, {"part": n} comes first.
- *   crowd COUNT TIMEOUT_S PORT...
- *     Connect COUNT clients with one new client id at once, and wait until nothing has happened for a second.
+ *   crowd COUNT LATE_MS TIMEOUT_S PORT...
+ *     Connect COUNT clients with one new client id at once, but the last one LATE_MS after the others, and wait until nothing has
+ *     happened for a second. No clock is exact enough to say which of those that connect in the same moment is the last.
  *   drop
  *     Close all connections without DISCONNECT.
  *
@@ -296,13 +297,17 @@ static void open_clients(void) {
 static void crowd(void) {
   int count = number();
   begin(count);
+  uint64_t late_ns = number() * 1000000ull;
   double timeout_s = number();
   read_ports();
   snprintf(run.shared_id, sizeof run.shared_id, "crowd-%d-%d", getpid(), ++crowd_number);
   run.clean = 1, run.at_once = count;
   int mine = client_count;
   uint64_t began = run.last_event = now_ns();
-  while (run.opened < count) start_client(run.opened);
+  while (run.opened < count - 1) start_client(run.opened);
+  while (now_ns() - began < late_ns) turn(1);
+  start_client(run.opened);
+  run.last_event = now_ns();
   while ((now_ns() - began) / 1e9 < timeout_s && (run.unanswered || now_ns() - run.last_event < QUIET_NS)) turn(5);
   int alive = 0, last = -1;
   for (int i = mine; i < client_count; i++)

@@ -71,9 +71,9 @@ class Storm:
             answer = self._answer()
         return answer
 
-    def crowd(self, count: int, ports: Sequence[int], *, timeout_s: int = 90) -> Burst:
-        """Connect clients with one client id at once."""
-        self._say("crowd", count, timeout_s, *ports)
+    def crowd(self, count: int, ports: Sequence[int], *, late_ms: int, timeout_s: int = 90) -> Burst:
+        """Connect clients with one client id at once; the last one somewhat later."""
+        self._say("crowd", count, late_ms, timeout_s, *ports)
         return self._answer()
 
     def drop(self) -> None:
