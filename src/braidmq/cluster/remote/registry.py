@@ -67,6 +67,7 @@ class _AskedChannel(Struct, gc=False):
     answer: asyncio.Future[Grant | Refused] | None
     deadline: asyncio.TimerHandle | None = None
     guard: int = 0
+    is_ended: bool = False  # the home ended it, perhaps before its session was open: then there was nothing to close
 
 
 class NodeRegistry:
@@ -155,7 +156,9 @@ class NodeRegistry:
     def commit(self, grant: Grant) -> bool:
         """Whether the grant still counts on this node."""
         channel = self._granted.get(grant.client_id)
-        return channel is not None and self._claims.guard_of(channel.request.channel) == grant.guard
+        if channel is None or channel.is_ended:
+            return False
+        return self._claims.guard_of(channel.request.channel) == grant.guard
 
     def end(self, grant: Grant, *, keeps_session: bool, ending: GrantEnding) -> None:
         """The connection gives the client id up: say so behind everything that its client has sent."""
@@ -241,7 +244,9 @@ class NodeRegistry:
         if not self._claims.accepts(message.client_id, message.term):
             return
         for number in self._claims.on_end(message.client_id, version_of(message.version), message.kicked):
-            if self._granted.get(message.client_id) is self._channels.get(number):
+            channel = self._channels[number]
+            channel.is_ended = True
+            if self._granted.get(message.client_id) is channel:
                 if message.kicked:
                     self._close(message.client_id, Reason.ADMINISTRATIVE_ACTION, KICKED)
                 else:
@@ -250,6 +255,7 @@ class NodeRegistry:
     def _on_close(self, message: CloseChannel) -> None:
         asked = self._channels.get(message.channel)
         if asked is not None and self._granted.get(asked.request.client_id) is asked:
+            asked.is_ended = True
             self._close(asked.request.client_id, message.reason, message.detail)
 
     def declaration(self, home: str, term: int) -> Declare:
