@@ -39,6 +39,7 @@ def test_a_rolling_restart_of_three_cores_and_three_replicants(tmp_path: Path) -
     check(RollingRestart(cluster, lambda: cluster.cores, 6, SEED, tmp_path))
 
 
+@pytest.mark.soak
 @pytest.mark.needs("etcd")
 @pytest.mark.timeout(600)
 def test_a_cluster_goes_from_eventual_over_both_to_linear_node_by_node_under_load(tmp_path: Path) -> None:
