@@ -62,7 +62,7 @@ def counts_in(module: str) -> Iterator[str]:
                 targets = node.targets
             else:
                 continue
-            for target in targets:
+            for target in [each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one])]:
                 counted = target.value if isinstance(target, ast.Subscript) else target
                 if isinstance(counted, ast.Attribute):
                     owner = ast.unparse(counted.value).rpartition(".")[2].lstrip("_")

@@ -83,7 +83,7 @@ def test_a_session_without_a_client_is_the_cores(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         wire = await cluster.connect(cluster.replicant, "b", "x", expiry=1000)
         wire.close()
-        await cluster.core.wait_left("b")
+        await cluster.core.registry.wait_left("b")
         session = await cluster.operations.session("b")
         assert session is not None
         assert not session.session.connected

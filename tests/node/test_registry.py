@@ -9,11 +9,12 @@ import pytest
 
 from braidmq.mqtt.packets import Connack, Disconnect
 from braidmq.node import Node, Replicant
+from braidmq.operations.replicant import ReplicantOperations
 from tests.node.core_cluster import Cluster, in_cluster
 from tests.support.clients.wire import Wire
 from tests.support.joined import port_of
 
-TAKEN_OVER, BUSY = 0x8E, 0x89
+TAKEN_OVER, BUSY, KICKED = 0x8E, 0x89, 0x98
 
 
 async def open_early(cluster: Cluster, node: Node | Replicant) -> Wire:
@@ -58,5 +59,66 @@ def test_the_newer_connection_wins_wherever_it_is(tmp_path: Path, places: tuple[
 
         assert (await asyncio.to_thread(wire.receive, Disconnect)).reason == TAKEN_OVER
         await asyncio.to_thread(last.ping)
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_every_node_names_the_channel_of_a_client_id(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.connect(cluster.core, "b")
+        await cluster.connect(cluster.replicant, "b")
+
+        for operations in (cluster.operations, ReplicantOperations(cluster.replicant)):
+            found = await operations.registry_show("b")
+
+            assert found is not None
+            assert [(each.node, each.state) for each in found.channels] == [("r1", "registered")]
+            assert (found.home, found.waiting) == ("core1", 0)
+            stats = (await operations.registry_stats()).cores[0]
+            assert (stats.clients, stats.outcomes["happy_ending"], sum(count for _, count in stats.takeovers)) == (1, 2, 1)
+            assert await operations.registry_show("nobody") is None
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_sweep_removes_what_no_node_knows_and_finds_what_the_table_lacks(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.connect(cluster.replicant, "lost")
+        kept = await cluster.connect(cluster.replicant, "kept")
+        home = cluster.core._home
+        assert home is not None
+        member = home.claims.nodes()[-1]
+        channels = {entry.client_id: entry for name in ("lost", "kept") for entry, _ in home.claims.channels_of(name)}
+        del home.claims._peers[member].channels[channels["kept"].channel]
+        del home.claims._table["kept"]
+        node_claims = cluster.replicant._side.link.registry._claims
+        forgotten = node_claims._channels.pop(channels["lost"].channel)
+
+        report = await cluster.operations.registry_sweep()
+
+        assert [(each.is_complete, each.removed, each.found) for each in report.cores] == [(True, 1, 1)]
+        await cluster.operations.registry_sweep()  # its answers are behind what the first one has asked for
+        node_claims._channels[channels["lost"].channel] = forgotten
+        await asyncio.to_thread(kept.ping)
+        found = await cluster.operations.registry_show("kept")
+        assert found is not None
+        assert [each.state for each in found.channels] == ["registered"]
+        left = await cluster.operations.registry_show("lost")
+        assert left is not None
+        assert [each.state for each in left.channels] == ["ended lately"]
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_kick_ends_the_channel_that_is_registered(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        wire = await cluster.connect(cluster.replicant, "b", expiry=100)
+
+        assert await cluster.operations.kick("b")
+
+        assert (await asyncio.to_thread(wire.receive, Disconnect)).reason == KICKED
+        assert await cluster.operations.client("b") is None
+        assert not await cluster.operations.kick("b")
+        assert cluster.replicant.broker.statistics.kicked == 1
 
     in_cluster(tmp_path, scenario)

@@ -55,6 +55,9 @@ class Control:
             web.delete("/ctl/cluster/leave", self._finish_leaving),
             web.post("/ctl/drain", self._drain),
             web.get("/ctl/drain", self._drain_status),
+            web.get("/ctl/registry", self._registry_stats),
+            web.get("/ctl/registry/client", self._registry_show),
+            web.post("/ctl/registry/sweep", self._registry_sweep),
             web.get("/ctl/clients", self._clients),
             web.get("/ctl/client", self._client),
             web.delete("/ctl/client", self._kick),
@@ -105,6 +108,17 @@ class Control:
 
     async def _drain_status(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.drain_status(request.query.get("node", "")))
+
+    async def _registry_show(self, request: web.Request) -> web.Response:
+        client_id = parameter(request, "id")
+        found = await self._operations.registry_show(client_id)
+        return no_such("client", client_id) if found is None else json_answer(found)
+
+    async def _registry_stats(self, _: web.Request) -> web.Response:
+        return json_answer(await self._operations.registry_stats())
+
+    async def _registry_sweep(self, _: web.Request) -> web.Response:
+        return json_answer(await self._operations.registry_sweep())
 
     async def _clients(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.clients(page_of(request)))

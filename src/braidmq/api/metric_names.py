@@ -8,29 +8,14 @@ its length. With ``*`` it is the sum of all other metrics whose names match.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Final
+
+from braidmq.api.metric_name import MetricName
+from braidmq.api.metric_name import counter as _counter
+from braidmq.api.metric_name import gauge as _gauge
+from braidmq.api.registry_metrics import REGISTRY_METRICS
 
 PREFIX: Final = "braidmq_"
-
-
-class MetricName(NamedTuple):
-    """The type of a metric, its HELP text, and where its value comes from.
-
-    ``is_summed``: a core with workers exports the sum over all its processes; otherwise its own value, which covers them.
-    """
-
-    kind: Literal["counter", "gauge"]
-    help: str
-    source: str
-    is_summed: bool = True
-
-
-def _gauge(help: str, source: str, *, is_summed: bool = True) -> MetricName:
-    return MetricName("gauge", help, source, is_summed)
-
-
-def _counter(help: str, source: str) -> MetricName:
-    return MetricName("counter", help, source)
 
 
 _STATE: Final = {
@@ -388,6 +373,7 @@ _CLUSTER: Final = {
         "Times that clients stated in `registry.version_property` and that were invalid, too early or in the future.",
         "cluster.times_ignored",
     ),
+    **REGISTRY_METRICS,
     "registry_locks_count": _gauge(
         'Locks of client ids that nodes with `registry.mode = "eventual"` have from this core, or wait for.',
         "cluster.locks",

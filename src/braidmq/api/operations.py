@@ -39,6 +39,7 @@ from braidmq.control.history import (
     Token,
     TokenRequest,
 )
+from braidmq.control.registry import RegistryEntry, RegistryReport, SweepReport
 
 
 class HistoryOperations(Protocol):
@@ -149,6 +150,18 @@ class Operations(Protocol):
 
     async def kick(self, client_id: str) -> bool:
         """Close the client's connection (0x98) and end its session; False if there is none."""
+        ...
+
+    async def registry_show(self, client_id: str) -> RegistryEntry | None:
+        """The channels of a client id, as its home knows them; None if it knows none. Raises UsageError and Unavailable."""
+        ...
+
+    async def registry_stats(self) -> RegistryReport:
+        """The registries of all cores. Raises UsageError."""
+        ...
+
+    async def registry_sweep(self) -> SweepReport:
+        """Compare the registries of all cores with the lists of their nodes now. Raises UsageError."""
         ...
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:

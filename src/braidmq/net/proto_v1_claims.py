@@ -123,6 +123,30 @@ class EndId(_ClaimsMessage, frozen=True):
     kicked: int = 0
 
 
+class SweepId(_ClaimsMessage, frozen=True):
+    """A home asks a node for its channels whose client ids are at home there, numbered above ``first`` up to ``last``; 0: all."""
+
+    first: int
+    last: int
+    term: int
+
+
+class SweptId(_ClaimsMessage, frozen=True):
+    """Channels of a node in this range. ``served``: granted and not over; ``others``: asked for, or not released yet."""
+
+    first: int
+    last: int
+    served: list[int]
+    others: list[int]
+
+
+class RedeclareId(_ClaimsMessage, frozen=True):
+    """A home does not know these channels, which the node serves: they have to be declared."""
+
+    channels: list[int]
+    term: int
+
+
 class CloseChannel(_ClaimsMessage, frozen=True):
     """Close the connection of a channel, with this reason code."""
 
@@ -177,4 +201,12 @@ class Declared(_ClaimsMessage, frozen=True):
     wants_presence: bool = False
 
 
-ClaimMessage = ClaimId | GrantId | RejectId | ProbeId | ProbedId | EndId | CloseChannel
+class RedeclaredId(_ClaimsMessage, frozen=True):
+    """These channels are served, and the home has asked for them."""
+
+    channels: list[DeclaredChannel]
+
+
+ClaimMessage = (
+    ClaimId | GrantId | RejectId | ProbeId | ProbedId | EndId | SweepId | SweptId | RedeclareId | RedeclaredId | CloseChannel
+)

@@ -49,6 +49,7 @@ from braidmq.node.process import make_data_dir, report_death, warn_if_slow
 from braidmq.node.serving import ServingNode
 from braidmq.operations import CoreAnswers, CoreOperations, NodeOperations
 from braidmq.operations.configuration import compose
+from braidmq.operations.registry import HomeRegistryView, RegistryRelay
 from braidmq.storage.engine.health import HEALTHY, Health
 from braidmq.storage.engine.mark import mark_path
 from braidmq.storage.engine.rocksdb import Tuning
@@ -210,8 +211,7 @@ class Node(ServingNode):
         local = Member(settings.node.name, side.incarnation)
         led = None
         if self._several is not None:
-            terms = {shard: row.term for shard, row in self._several.terms.items()}
-            led = LedShards(local.name, self._several.map.leader_names, terms)
+            led = LedShards(local.name, self._several.map.leader_names, self._several.term_numbers)
         wait_s, deadline_s, clock, told = settings.registry.wait, cluster.home_wait, side.time.clock, (side.expected, side.ended)
         self._home = Home(local, wait_s, pace, message_log, *told, led, claim_deadline_s=deadline_s, version_clock=clock)
         return msgspec.structs.replace(self._home.ports, claim_gate=side.time.watch.refusal)
@@ -222,6 +222,7 @@ class Node(ServingNode):
         self._answers = CoreAnswers(NodeOperations(self), operations)
         self._answers.serve(self.core_calls)
         operations.serve_history()
+        self._cluster()[0].answer = RegistryRelay(operations).answer
         return operations
 
     async def _start_cluster(self, broker: Broker) -> None:
@@ -396,11 +397,10 @@ class Node(ServingNode):
         """The node that has the session of a client id."""
         return self._cluster()[1].sessions.node_of(client_id)
 
-    async def wait_left(self, client_id: str) -> None:
-        """Wait until no node has the session of a client id."""
-        left = asyncio.Event()
-        self._cluster()[1].sessions.after_leaving(client_id, left.set)
-        await left.wait()
+    @property
+    def registry(self) -> HomeRegistryView:
+        """Which connections have the client ids that are at home here."""
+        return HomeRegistryView(self._cluster()[1])
 
     def peer_view(self, name: str) -> PeerView | None:
         """A node's connections, as the core sees them."""

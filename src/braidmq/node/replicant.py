@@ -202,6 +202,10 @@ class Replicant(ServingNode):
         assert self._drain is not None, "the node does not serve clients"
         return self._drain
 
+    async def ask_core(self, operation: str, arguments: bytes, timeout_s: float) -> bytes:
+        """Ask one of the cores something for this node's operator. Raises UsageError and Unavailable."""
+        return await self._side.ask_core(operation, arguments, timeout_s)
+
     @property
     def cluster_trouble(self) -> str:
         """Why it cannot work on its core's data now; empty if it can."""

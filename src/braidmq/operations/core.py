@@ -34,6 +34,7 @@ from braidmq.control.contract import (
     TopicInfo,
     TraceKind,
 )
+from braidmq.control.registry import RegistryEntry, RegistryReport, RegistryStats, SweepReport, SweepResult
 from braidmq.operations.answers import SubscriptionRequest
 from braidmq.operations.cluster_history import ClusterHistory
 from braidmq.operations.cluster_trace import follow_all
@@ -41,7 +42,8 @@ from braidmq.operations.descriptions import subscription_name
 from braidmq.operations.members import MemberOperations, RunningCore
 from braidmq.operations.merging import merge_pages
 from braidmq.operations.node_traces import TraceRequest
-from braidmq.operations.questions import LIST_S, silences
+from braidmq.operations.questions import LIST_S, SWEEP_S, silences
+from braidmq.operations.registry import HomeRegistryView
 from braidmq.operations.sessions import BacklogRequest, CoreBacklog, NodeSession, NodeSessionDetail, with_backlogs
 from braidmq.operations.totals import Totals
 
@@ -126,8 +128,36 @@ class CoreOperations(MemberOperations):
             return bool(await self._ask_home(home, client_id, "kick", bool))
         if await super().kick(client_id):
             return True
-        was_connected = await self._ask_owner(client_id, "kick", bool)
+        was_connected = self._core.registry.kick(client_id)  # the channel that is there now, and no newer one
         return bool(await self._after_leaving(client_id, super().kick) or was_connected)
+
+    # The registry of client ids
+
+    @property
+    def registry(self) -> HomeRegistryView:
+        """That of this core."""
+        return self._core.registry
+
+    async def registry_show(self, client_id: str) -> RegistryEntry | None:
+        """What the home of a client id knows of it. Raises Unavailable."""
+        home = self._core.core_of(client_id)
+        if home is None:
+            return self._core.registry.show(client_id)
+        return await self._asking.ask_core(home, "registry_show", client_id, RegistryEntry | None)  # type: ignore[arg-type]
+
+    async def registry_stats(self) -> RegistryReport:
+        """The registries of all cores."""
+        answers = await self._asking.ask_cores("registry_stats", None, RegistryStats)
+        others = [each for each in answers.values() if not isinstance(each, Silence)]
+        return RegistryReport(cores=[self._core.registry.stats(), *others], silent=silences(answers))
+
+    async def registry_sweep(self) -> SweepReport:
+        """Compare the registries of all cores with the lists of their nodes now."""
+        own, answers = await asyncio.gather(
+            self._core.registry.sweep(), self._asking.ask_cores("registry_sweep", None, SweepResult, SWEEP_S)
+        )
+        others = [each for each in answers.values() if not isinstance(each, Silence)]
+        return SweepReport(cores=[own, *others], silent=silences(answers))
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
         """Sessions of all nodes and cores in the order of their client ids, with their backlogs at all cores."""
@@ -262,7 +292,7 @@ class CoreOperations(MemberOperations):
         """Do something with a session that has just left its node, once it is the core's own. Raises Unavailable."""
         try:
             async with asyncio.timeout(LIST_S):
-                await self._core.wait_left(client_id)
+                await self._core.registry.wait_left(client_id)
         except TimeoutError:
             raise Unavailable(f"the session of {client_id!r} has not left its node yet") from None
         return await work(client_id)

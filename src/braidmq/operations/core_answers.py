@@ -26,6 +26,7 @@ from braidmq.control.contract import (
 )
 from braidmq.operations.answers import ListAnswers, ListedNode, decode, fitting
 from braidmq.operations.questions import CORE_PREFIX
+from braidmq.operations.registry import HomeRegistryView
 from braidmq.operations.sessions import BacklogRequest, CoreBacklog, NodeSession, NodeSessionDetail
 
 
@@ -64,6 +65,11 @@ class Homes(Protocol):
         """One session, wherever its client is."""
         ...
 
+    @property
+    def registry(self) -> HomeRegistryView:
+        """Which connections have the client ids that are at home here."""
+        ...
+
 
 class CoreAnswers(ListAnswers):
     """Carries out what other cores ask."""
@@ -76,7 +82,11 @@ class CoreAnswers(ListAnswers):
             "retained_remove": self._retained_remove,
             "backlogs": self._backlogs,
             "backlog": self._backlog,
+            "registry_show": self._registry_show,
+            "registry_stats": self._registry_stats,
+            "registry_sweep": self._registry_sweep,
         }
+        self._homes = homes
 
     def serve(self, calls: CoreCalls) -> None:
         """Answer from now on."""
@@ -94,6 +104,15 @@ class CoreAnswers(ListAnswers):
 
     async def _backlog(self, arguments: bytes) -> bytes:
         return msgspec.json.encode(await self._own.backlog(decode(arguments, BacklogRequest)))
+
+    async def _registry_show(self, arguments: bytes) -> bytes:
+        return msgspec.json.encode(self._homes.registry.show(decode(arguments, str)))
+
+    async def _registry_stats(self, _: bytes) -> bytes:
+        return msgspec.json.encode(self._homes.registry.stats())
+
+    async def _registry_sweep(self, _: bytes) -> bytes:
+        return msgspec.json.encode(await self._homes.registry.sweep())
 
 
 class _CorePart:

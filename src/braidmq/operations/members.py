@@ -18,6 +18,7 @@ from braidmq.control.cluster import ClusterStatus, CoreInfo, DrainRequest, Drain
 from braidmq.control.contract import Status
 from braidmq.operations.node import NodeOperations, RunningNode
 from braidmq.operations.questions import ClusterQuestions
+from braidmq.operations.registry import HomeRegistryView
 
 
 class RunningCore(RunningNode, Protocol):
@@ -45,8 +46,9 @@ class RunningCore(RunningNode, Protocol):
         """The node that has the session of a client id."""
         ...
 
-    async def wait_left(self, client_id: str) -> None:
-        """Wait until no node has the session of a client id."""
+    @property
+    def registry(self) -> HomeRegistryView:
+        """Which connections have the client ids that are at home here."""
         ...
 
     def peer_view(self, name: str) -> PeerView | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from time import monotonic, time
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from braidmq import __version__
 from braidmq.access.bans import Ban
@@ -39,6 +39,7 @@ from braidmq.control.contract import (
     TopicInfo,
     TraceKind,
 )
+from braidmq.control.registry import RegistryEntry, RegistryReport, SweepReport
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.metrics import Figures
 from braidmq.mqtt.reasons import Reason
@@ -64,6 +65,8 @@ from braidmq.storage.log import DurableLog
 
 _DETAIL_SUBSCRIPTIONS = 100
 FROM = " from "  # joins a user or client and the address of a ban that names both
+
+_NO_REGISTRY: Final = "this node is in no cluster, so it has no registry"
 
 
 class RunningNode(RecordingNode, ConfiguredNode, Protocol):
@@ -233,6 +236,18 @@ class NodeOperations:
             self._lifecycle.end(session)
         self._lane.flush()
         return True
+
+    async def registry_show(self, client_id: str) -> RegistryEntry | None:
+        """Raises UsageError: a node that is alone has no registry."""
+        raise UsageError(_NO_REGISTRY, "use `braidmq ctl clients show`")
+
+    async def registry_stats(self) -> RegistryReport:
+        """Raises UsageError, like ``registry_show``."""
+        raise UsageError(_NO_REGISTRY, "use `braidmq ctl clients list`")
+
+    async def registry_sweep(self) -> SweepReport:
+        """Raises UsageError, like ``registry_show``."""
+        raise UsageError(_NO_REGISTRY, "there is nothing to compare")
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
         """Sessions in the order of their client ids, with their backlogs."""

@@ -21,6 +21,7 @@ from braidmq.operations.cluster_trace import Followed
 
 CORE_PREFIX: Final = "ctl "  # of operations that cores answer each other
 LIST_S: Final = 5.0  # a node with very many clients looks at all of them for a page
+SWEEP_S: Final = 8.0  # a core waits for its nodes for five seconds
 HOME_S: Final = 12.0  # a home asks the client's node, and waits for the session to leave it
 
 Value = TypeVar("Value")

@@ -21,11 +21,15 @@ from braidmq.control.contract import (
     SessionInfo,
     Status,
 )
+from braidmq.control.registry import RegistryEntry, RegistryReport, SweepReport
 from braidmq.operations.drain import Drain
 from braidmq.operations.node import FROM, NodeOperations, RunningNode
 from braidmq.storage.log import DurableLog
 
 _OF_CORES: Final = "history."  # a replicant has no log
+
+
+_CORE_S: Final = 15.0  # a core asks the others
 
 
 class RunningReplicant(RunningNode, Protocol):
@@ -38,6 +42,10 @@ class RunningReplicant(RunningNode, Protocol):
 
     def leave(self) -> None:
         """End the node, in order."""
+        ...
+
+    async def ask_core(self, operation: str, arguments: bytes, timeout_s: float) -> bytes:
+        """Ask one of the cores something. Raises UsageError and Unavailable."""
         ...
 
     @property
@@ -76,6 +84,19 @@ class ReplicantOperations(NodeOperations):
         """One of them, or None."""
         found = await self.node_session(client_id)
         return None if found is None else found.detail
+
+    async def registry_show(self, client_id: str) -> RegistryEntry | None:
+        """What the home of a client id knows of it; a core is asked. Raises Unavailable."""
+        answer = await self._replicant.ask_core("registry_show", msgspec.json.encode(client_id), _CORE_S)
+        return msgspec.json.decode(answer, type=RegistryEntry | None)
+
+    async def registry_stats(self) -> RegistryReport:
+        """The registries of all cores. Raises Unavailable."""
+        return msgspec.json.decode(await self._replicant.ask_core("registry_stats", b"", _CORE_S), type=RegistryReport)
+
+    async def registry_sweep(self) -> SweepReport:
+        """Compare the registries of all cores with the lists of their nodes now. Raises Unavailable."""
+        return msgspec.json.decode(await self._replicant.ask_core("registry_sweep", b"", _CORE_S), type=SweepReport)
 
     async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
         """Raises UsageError: the core has the retained messages of all nodes."""

@@ -1,4 +1,4 @@
-"""Nodes in the mode "both": they decide as linear ones, and write the bag."""
+"""Nodes in the mode "both" (R5): they decide as linear ones, and write the bag."""
 
 from __future__ import annotations
 

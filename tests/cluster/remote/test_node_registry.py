@@ -39,7 +39,7 @@ class House:
         async def claim() -> Grant:
             asked = self.registry.claim(Claim("c", None, False, 0, None, None))
             for message in (GrantId(1, 900, OLDER, 0, b"", None), *then):
-                self.registry.receive(message)
+                self.registry.receive(message, "core1")
             assert not isinstance(asked, Grant)
             found = await asked  # type: ignore[misc]
             assert isinstance(found, Grant)

@@ -38,6 +38,7 @@ from braidmq.control.contract import (
     TopicInfo,
     TraceKind,
 )
+from braidmq.control.registry import RegistryEntry, RegistryReport, SweepReport
 from tests.support.fakes.history import FakeHistory
 
 Item = TypeVar("Item")
@@ -145,6 +146,15 @@ class FakeOperations:
         self.client_list = [client for client in self.client_list if client.client_id != client_id]
         self.session_list = [session for session in self.session_list if session.client_id != client_id]
         return len(self.client_list) + len(self.session_list) < before
+
+    async def registry_show(self, client_id: str) -> RegistryEntry | None:
+        return None
+
+    async def registry_stats(self) -> RegistryReport:
+        return RegistryReport(cores=[], silent={})
+
+    async def registry_sweep(self) -> SweepReport:
+        return SweepReport(cores=[], silent={})
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
         return page_by_name(self.session_list, lambda session: session.client_id, page)

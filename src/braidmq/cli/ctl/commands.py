@@ -13,6 +13,7 @@ from braidmq.cli.ctl.app import Ctl, node_command, node_group, paged, show_list
 from braidmq.cli.ctl.cluster import cluster
 from braidmq.cli.ctl.durability import show_durability, watch_durability
 from braidmq.cli.ctl.node import node
+from braidmq.cli.ctl.registry import registry
 from braidmq.cli.ctl.sessions import SUBSCRIPTION_COLUMNS, sessions, subscription_row
 from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
 from braidmq.control.contract import (
@@ -44,6 +45,7 @@ def _group(name: str, help_line: str) -> click.Group:
 _clients = _group("clients", "Clients and their sessions.")
 ctl.add_command(sessions)
 ctl.add_command(cluster)
+ctl.add_command(registry)
 ctl.add_command(node)
 _subscriptions = _group("subscriptions", "Subscriptions.")
 _topics = _group("topics", "Topic filters that have subscribers.")

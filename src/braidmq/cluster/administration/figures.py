@@ -12,6 +12,7 @@ from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.node_peer import PeerView
 from braidmq.cluster.protocol.roles import REPLICANT, WORKER
+from braidmq.cluster.registry.messages import Outcome
 from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.control.cluster import ClockInfo
 
@@ -29,6 +30,10 @@ class ClusterFigures:
     outlets_bytes = unanswered_bytes = blocks_refused = entries_fenced = 0
     claims_granted = claims_rejected = claims_taken_over = claims_fenced = 0
     times_ignored = 0
+    happy_endings = happy_fails = expensive_fails = aborts = late = full = misdated = 0
+    registered = claims_waiting = restarts = probes = swept = found = outdated = 0
+    takeovers = takeovers_10ms = takeovers_100ms = takeovers_1s = 0
+    takeovers_s = 0.0
     locks = locks_overdue = locks_refused = locks_missed = ends_missed = bag = 0
     misdirected = in_doubt = doubts = routes_durable = 0
     intents = intents_superseded = removals = 0
@@ -81,6 +86,7 @@ class CoreFigures(ClusterFigures):
         self.claims_taken_over = registry.claims_taken_over
         self.claims_fenced = registry.claims_fenced
         self.times_ignored = registry.times.stated.ignored
+        self._read_registry(home)
         if (locks := home.eventual.locks) is not None:
             table = locks.table
             self.locks, self.locks_overdue, self.locks_refused = len(table), table.overdue, table.refused
@@ -91,6 +97,18 @@ class CoreFigures(ClusterFigures):
         if home.retained is not None:
             self.intents, self.removals = len(home.retained.sender), home.retained.taker.removals
             self.intents_superseded = home.retained.taker.superseded
+
+    def _read_registry(self, home: Home) -> None:
+        claims, registry = home.claims, home.registry
+        outcomes, sweep, times = claims.outcomes, registry.upkeep.sweep, registry.takeovers
+        self.registered, self.claims_waiting = len(claims), claims.waiting
+        self.happy_endings, self.happy_fails = outcomes[Outcome.HAPPY_ENDING], outcomes[Outcome.HAPPY_FAIL]
+        self.expensive_fails, self.aborts = outcomes[Outcome.EXPENSIVE_FAIL], outcomes[Outcome.ABORT]
+        self.late, self.full, self.misdated = outcomes[Outcome.LATE], outcomes[Outcome.FULL], registry.claims_misdated
+        self.restarts, self.probes = claims.restarts, claims.probes
+        self.swept, self.found = sweep.removed, sweep.found
+        self.takeovers, self.takeovers_s = sum(times.counts), times.sum_s
+        self.takeovers_10ms, self.takeovers_100ms, self.takeovers_1s = map(times.within, (0.01, 0.1, 1.0))
 
     @cached_property
     def refusals(self) -> Mapping[str, int]:  # type: ignore[override]
@@ -112,6 +130,7 @@ class ReplicantFigures(ClusterFigures):
         if link.front.node is not None:
             self.locks_missed, self.ends_missed = link.front.node.locks_missed, link.front.node.ends_missed
         self.bag = 0 if link.front.bag is None else len(link.front.bag)
+        self.outdated = link.registry.outdated
 
 
 def _spread(views: list[PeerView]) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from braidmq.cluster.membership.members import RegistrationRequest
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import NodeAnswer, Register, Registered
+from braidmq.net.proto_v1 import AskNode, NodeAnswer, Register, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 from braidmq.net.proto_v1_claims import Declare, Declared
 from braidmq.net.proto_v1_clock import AskTime
@@ -30,6 +30,10 @@ class CallsOwner(Protocol):
     @property
     def questions(self) -> NodeQuestions:
         """Asks the nodes."""
+        ...
+
+    async def answer_node(self, operation: str, arguments: bytes) -> bytes:
+        """The answer to an operator's question at a node, as JSON. Raises UsageError and Unavailable."""
         ...
 
     async def register(self, request: RegistrationRequest) -> Registered:
@@ -57,7 +61,7 @@ class CallsOfNode:
         self._connection = connection
         self._node: NodeIncarnation | None = None  # once it is a member
         self._peer: NodePeer | None = None
-        requests = Register | Declare | RetainedRead | RetainedFilters | OpenBatch | AskTime
+        requests = Register | Declare | RetainedRead | RetainedFilters | OpenBatch | AskTime | AskNode
         self._calls = Calls(connection, requests=requests, answers=NodeAnswer)
         self._calls.serve(
             {
@@ -67,6 +71,7 @@ class CallsOfNode:
                 RetainedFilters: self._read_retained,
                 OpenBatch: self._open_batch,
                 AskTime: core.time.tell,
+                AskNode: self._answer_node,
             }
         )
         connection.on_frame = self._receive
@@ -105,6 +110,11 @@ class CallsOfNode:
 
     def _open_batch(self, request: OpenBatch) -> Awaitable[BatchOpened | BatchRefused]:
         return self._member().calls.open_batch(request)
+
+    async def _answer_node(self, request: AskNode) -> NodeAnswer:
+        """What a node asks for its own operator."""
+        self._member()
+        return NodeAnswer(await self._core.answer_node(request.operation, request.arguments))
 
     def _member(self) -> NodePeer:
         if self._peer is None:

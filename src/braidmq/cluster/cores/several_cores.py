@@ -109,6 +109,11 @@ class SeveralCores:
         """The names of the other cores."""
         return [name for name in self.map.cores if name != self._name]
 
+    @property
+    def term_numbers(self) -> dict[int, int]:
+        """The terms of the shards that this core leads."""
+        return {shard: row.term for shard, row in self.terms.items()}
+
     async def join(self, request: RegistrationRequest, port: MembershipPort) -> int:
         """Become a member, and take the terms of this core's shards; its incarnation. Raises UsageError and Unavailable."""
         self._membership = membership = ClusterMembership(self._store, self.members, self._name, self._lease_s, port)

@@ -96,7 +96,7 @@ class Home:
         self._registrations: dict[Member, int] = {}  # their registration ids
         self._guests: dict[Member, Guests] = {}
         self._own_clients = OwnClients()
-        self._claims: HomeClaims[Member] = HomeClaims(
+        self.claims: HomeClaims[Member] = HomeClaims(
             registry_wait_s,
             log.now,
             undeclared,
@@ -105,7 +105,7 @@ class Home:
             local=local,
             guard_of_row=self._own_clients.guard_of,
         )
-        self._holds = PublisherHolds(self._claims, self._peers)
+        self._holds = PublisherHolds(self.claims, self._peers)
         self._wanted: WantedRoutes | None = None
         self._elsewhere: RoutesElsewhere | None = None
         self._groups_elsewhere: GroupsElsewhere | None = None
@@ -140,7 +140,7 @@ class Home:
             self._exclusive = ExclusiveGrants(self._exclusive_rows, lambda: self._has_heard_all, self._is_known_since, clock)
             self.cores = CorePeers(self.led, self._durable, self.exchange, self._confidence, clock)
         self.presence = HomePresence()
-        self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected, self.presence, version_clock)
+        self.registry = HomeRegistry(self.claims, local, self.led, self.misdirected, self.presence, version_clock)
         self._routes: OwnRoutes | None = None
         self._noted: NotedRoutes | None = None
         self._sessions: HomeSessions | None = None
@@ -293,7 +293,7 @@ class Home:
     def join(self, member: Member, registration_id: int) -> NodePeer:
         """A node has registered, or connects again."""
         self.expect(member)
-        self._claims.meet(member, registration_id)
+        self.claims.meet(member, registration_id)
         peer = self._peers.get(member)
         if peer is None:
             peer = self._peers[member] = self._by_name[member.name] = self._make_peer(member, registration_id)
@@ -309,7 +309,7 @@ class Home:
             registration_id,
             broker,
             self._log,
-            self._claims,
+            self.claims,
             self.registry,
             self.sessions,
             forwarding,

@@ -21,7 +21,7 @@ from braidmq.cluster.protocol.claim_frames import BadClaims, ClaimFrames
 from braidmq.cluster.protocol.operations import decode_will
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.protocol.producer_messages import decode_request, encode_start
-from braidmq.cluster.registry.messages import ClaimGranted, ClaimRequest, Declaration, GrantedChannel
+from braidmq.cluster.registry.messages import ClaimGranted, ClaimRequest, Declaration, GrantedChannel, SweepAnswer
 from braidmq.cluster.registry.versions import Version
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
@@ -35,7 +35,11 @@ from braidmq.net.proto_v1_claims import (
     GrantId,
     ProbedId,
     ProbeId,
+    RedeclaredId,
+    RedeclareId,
     RejectId,
+    SweepId,
+    SweptId,
     VersionId,
 )
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
@@ -102,6 +106,14 @@ class _Answers:
         self._messages.say(EndId(client_id, version_id(version), self._term))
         self._messages.flush()
 
+    def sweep(self, first: int, last: int) -> None:
+        """Name your channels in this range."""
+        self.frames.say(SweepId(first, last, self._term))
+
+    def redeclare(self, channels: list[int]) -> None:
+        """Declare these channels."""
+        self.frames.say(RedeclareId(channels, self._term))
+
     def close_channel(self, channel: int, reason: int, detail: str) -> None:
         """Close the connection of a channel."""
         self.frames.say(CloseChannel(channel, reason, detail))
@@ -156,6 +168,12 @@ class NodeCalls:
                     self._registry.ask(self._member, claim_of(message), message.term)
                 case ProbedId():
                     self._registry.probed(self._member, message.client_id, message.channel)
+                case SweptId():
+                    answer = SweepAnswer(message.first, message.last, message.served, message.others)
+                    self._registry.upkeep.swept(self._member, answer)
+                case RedeclaredId():
+                    found = [_declared(each) for each in message.channels]
+                    self._registry.redeclared(self._member, found, _node_claims(message.channels))
                 case _:
                     raise BadClaims(f"a node does not send {type(message).__name__}")
 
@@ -168,12 +186,7 @@ class NodeCalls:
     def declare(self, message: Declare) -> None:
         """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
         assert self._answers is not None  # it has connected
-        channels = {
-            each.channel: NodeClaim(
-                ClaimRequest(0, each.client_id, each.channel), each.user_name, False, each.expiry_s, decode_will(each.will)
-            )
-            for each in message.channels
-        }
+        channels = _node_claims(message.channels)
         claims = {each.number: claim_of(each) for each in message.claims}
         declaration = Declaration(
             [_declared(each) for each in message.channels],
@@ -226,6 +239,16 @@ def _declared(channel: DeclaredChannel | EndedChannel) -> GrantedChannel:
         times.ms,
         times.bound_ms,
     )
+
+
+def _node_claims(channels: list[DeclaredChannel]) -> dict[int, NodeClaim]:
+    """What a home keeps of channels that are declared, by number. Raises BadOperation if a will cannot be read."""
+    return {
+        each.channel: NodeClaim(
+            ClaimRequest(0, each.client_id, each.channel), each.user_name, False, each.expiry_s, decode_will(each.will)
+        )
+        for each in channels
+    }
 
 
 def claim_of(message: ClaimId) -> NodeClaim:

@@ -135,14 +135,8 @@ class HomeClaims(ClaimDecisions[Node]):
 
         A channel that is declared late loses against one that was granted meanwhile.
         """
-        actions: list[Action[Node]] = []
         peer = self._peer(node)
-        for channel in declared.channels:
-            known = peer.channels.get(channel.channel)
-            if known is None:
-                actions += self._restore(peer, channel)
-            else:
-                actions += self._ends(known)
+        actions = self.restore(node, declared.channels)
         for channel in declared.ended:
             actions += self._recall(peer, channel, now)
         if peer.claimed is not None:  # it does not know that it was heard, and declares again
@@ -151,6 +145,14 @@ class HomeClaims(ClaimDecisions[Node]):
         for claim in declared.claims:
             actions += self._receive(peer, claim, now)
         return [*actions, *self._declared(node, now)]
+
+    def restore(self, node: Node, channels: Iterable[GrantedChannel]) -> list[Action[Node]]:
+        """A node names channels that it serves."""
+        peer, actions = self._peer(node), list[Action[Node]]()
+        for channel in channels:
+            known = peer.channels.get(channel.channel)
+            actions += self._restore(peer, channel) if known is None else self._ends(known)
+        return actions
 
     def _restore(self, peer: Peer[Node], channel: GrantedChannel) -> list[Action[Node]]:
         """A channel of an earlier term: it is registered if its version is the highest so far, or leaves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -70,6 +70,15 @@ class Declaration(NamedTuple):
     claims: list[ClaimRequest]  # those that are not answered
     claimed: int  # the last number of a claim
     ended: Sequence[GrantedChannel] = ()
+
+
+class SweepAnswer(NamedTuple):
+    """A node's channels in the range. ``served``: granted and not over; ``others``: asked for, or not released yet."""
+
+    first: int
+    last: int
+    served: Collection[int]
+    others: Collection[int]
 
 
 class Owner(NamedTuple, Generic[Node]):

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 from msgspec import Struct
 
 from braidmq.cluster.registry.decisions import DEADLINE_S
-from braidmq.cluster.registry.messages import ClaimRequest, Declaration, GrantedChannel
+from braidmq.cluster.registry.messages import ClaimRequest, Declaration, GrantedChannel, SweepAnswer
 from braidmq.cluster.registry.versions import SAME_CLOCK_MS, Version
 
 _SLOW_CLOCK_S = 1.0  # how much longer than its deadline a claim is remembered, since clocks differ
@@ -175,6 +175,26 @@ class NodeClaims:
     def open_claims(self) -> list[ClaimRequest]:
         """The claims to repeat after a lost connection."""
         return [channel.claim for channel in self._channels.values() if channel.guard is None and not channel.is_over]
+
+    def listed(self, home: Hashable, first: int, last: int) -> SweepAnswer:
+        """The channels of client ids that are at home there, with numbers above ``first``, up to ``last``; 0: all above."""
+        end = self._numbers if not last else min(last, self._numbers)
+        if end - first < len(self._channels):
+            numbers = [number for number in range(first + 1, end + 1) if number in self._channels]
+        else:
+            numbers = [number for number in self._channels if first < number <= end]
+        served: list[int] = []
+        others: list[int] = []
+        for number in numbers:
+            channel = self._channels[number]
+            if self._home_of(channel.claim.client_id) == home:
+                (others if channel.guard is None or channel.is_over else served).append(number)
+        return SweepAnswer(first, last, served, others)
+
+    def redeclared(self, numbers: Iterable[int]) -> list[GrantedChannel]:
+        """Channels that a home has asked for by number, those that are still served."""
+        found = (self._channels.get(number) for number in numbers)
+        return [_granted(each) for each in found if each is not None and each.guard is not None and not each.is_over]
 
     def declaration(self, home: Hashable = None) -> Declaration:
         """What a home that has restarted has to know, before it gets this node's blocks."""

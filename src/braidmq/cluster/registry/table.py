@@ -172,6 +172,39 @@ class ChannelTable(Generic[Node]):
         if found.ended is not None:
             yield found.ended, "ended lately"
 
+    def moment(self) -> int:
+        """Now, by the clock of the log, which guards follow; what is over for long enough is forgotten."""
+        self._forget()
+        return self._clock()
+
+    def nodes(self) -> list[Node]:
+        """The nodes that have claimed or declared something."""
+        return list(self._peers)
+
+    def numbers_of(self, node: Node) -> list[int]:
+        """The channels of a node that have not released their client ids."""
+        peer = self._peers.get(node)
+        return [] if peer is None else list(peer.channels)
+
+    def has(self, node: Node, channel: int) -> bool:
+        """Whether a channel of a node has not released its client id."""
+        peer = self._peers.get(node)
+        return peer is not None and channel in peer.channels
+
+    def is_settled_before(self, node: Node, channel: int, moment: int) -> bool:
+        """Whether a channel was registered before this moment and has been granted, or has to leave."""
+        peer = self._peers.get(node)
+        entry = None if peer is None else peer.channels.get(channel)
+        if entry is None or entry.guard >= moment:
+            return False
+        found = self._table.get(entry.client_id)
+        return not isinstance(found, Contest) or found.registered is not entry or found.promised is None
+
+    def waiting_for(self, client_id: str) -> int:
+        """Claims of a client id that are not granted."""
+        found = self._table.get(client_id)
+        return len(found.probing) + (found.promised is not None) if isinstance(found, Contest) else 0
+
     def meet(self, node: Node, registration: int) -> None:
         """The registration id of a node, which is part of its versions."""
         self._peer(node).registration = registration

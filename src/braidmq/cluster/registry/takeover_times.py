@@ -17,6 +17,10 @@ class TakeoverTimes:
         self.counts = [0] * (len(BOUNDS_S) + 1)  # by class; the last one is above all bounds
         self.sum_s = 0.0
 
+    def within(self, bound_s: float) -> int:
+        """How many took at most so long; one of the bounds."""
+        return sum(self.counts[: BOUNDS_S.index(bound_s) + 1])
+
     def note(self, seconds: float) -> None:
         """Count one."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1

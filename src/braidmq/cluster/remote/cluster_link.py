@@ -32,7 +32,7 @@ from braidmq.cluster.remote.log.merged_scans import MergedScans
 from braidmq.cluster.remote.log.remote_log import BYTES_MAX, RemoteLog
 from braidmq.cluster.remote.log.rows import remote_storage
 from braidmq.cluster.remote.producer_names import AskBatch, ProducerNames
-from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
+from braidmq.cluster.remote.registry import KICKED, TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained_homes import CoreRetained
 from braidmq.cluster.remote.topic_homes import TopicHomes
 from braidmq.cluster.remote.uplink import Uplink
@@ -246,6 +246,9 @@ class ClusterLink:
         session = broker.sessions.get(client_id)
         if session is not None and session.connection is not None:
             broker.statistics.taken_over += detail == TAKEN_OVER
+            if detail == KICKED:
+                broker.statistics.kicked += 1
+                session.expiry_s = 0  # wherever it waits, it ends with its connection
             session.connection.close(reason, detail)
             broker.lane.flush()
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from braidmq.base.backoff import Backoff
 from braidmq.base.config.addresses import Address
-from braidmq.base.errors import Unavailable
+from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.clock.asking import ASK_S, ask_always
 from braidmq.cluster.clock.cluster_clock import ClusterClock
 from braidmq.cluster.cores.core_doors import WRITE_BYTES_MAX
@@ -42,7 +42,7 @@ log = logging.getLogger("braidmq.cluster")
 
 CALL_S: Final = 10.0
 _LOOKS_PER_LEASE: Final = 4
-_ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused | TimeTold
+_ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused | TimeTold | NodeAnswer
 
 
 class CorePlace(Struct, frozen=True):
@@ -236,6 +236,24 @@ class CoreReach:
     def _end_timing(self) -> None:
         if self._timing is not None:
             self._timing.cancel()
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether the core has this node as a member, and can be asked something."""
+        return self._calls is not None and self.registered is not None
+
+    async def ask(self, operation: str, arguments: bytes, timeout_s: float) -> bytes:
+        """Ask the core something for this node's operator. Raises UsageError and Unavailable."""
+        if self._calls is None:
+            raise Unavailable(f"{self.label} is not connected", 1.0)
+        try:
+            answer = await self._calls.call(AskNode(operation, arguments), timeout_s)
+        except CallError as problem:
+            if problem.retry_after_s:
+                raise Unavailable(str(problem), problem.retry_after_s) from None
+            raise UsageError(str(problem)) from None
+        assert isinstance(answer, NodeAnswer)
+        return answer.value
 
     async def ask_again(self) -> None:
         """Ask a core that has this node as a member for the cores as they are now; nothing if it does not answer."""

@@ -36,7 +36,7 @@ from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
 from braidmq.net.proto_v1 import FeedStart, Marks, Position, ProbeAnswer
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
-from braidmq.net.proto_v1_claims import ClaimId, Declare, ProbedId, ProbeId
+from braidmq.net.proto_v1_claims import ClaimId, Declare
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 OUTLET_BYTES_MAX: Final = 8 * 1024 * 1024  # for one core; beyond it QoS 0 is dropped
@@ -170,10 +170,9 @@ class HomeLink:
         """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
         assert self._calls is not None  # frames come after ``open_calls``
         for message in self._calls.receive(flags, body):
-            if isinstance(message, ProbeId):
-                self._calls.say(ProbedId(message.client_id, message.channel, message.term))
-            else:
-                self._node.registry.receive(message)
+            answer = self._node.registry.receive(message, self.name)
+            if answer is not None:
+                self._calls.say(answer)
 
     def open_eventual(self) -> None:
         """The node takes locks and ends channels, or is connected for calls again."""
@@ -271,7 +270,7 @@ class HomeLink:
             case FrameKind.CLAIMS:
                 assert self._fences is not None
                 for message in self._fences.receive(flags, body):
-                    self._node.registry.receive(message)
+                    self._node.registry.receive(message, self.name)
             case FrameKind.RLOG:
                 self.rlog.receive(destination, flags, body)
                 self._node.judge_ready()

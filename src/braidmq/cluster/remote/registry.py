@@ -38,7 +38,13 @@ from braidmq.net.proto_v1_claims import (
     EndedChannel,
     EndId,
     GrantId,
+    ProbedId,
+    ProbeId,
+    RedeclaredId,
+    RedeclareId,
     RejectId,
+    SweepId,
+    SweptId,
     VersionId,
 )
 
@@ -196,9 +202,18 @@ class NodeRegistry:
 
     # The home
 
-    def receive(self, message: ClaimMessage) -> None:
-        """The home has decided. Raises BraidError if a home does not say such things, or says them about unknown sessions."""
+    def receive(self, message: ClaimMessage, home: str) -> ClaimMessage | None:
+        """A home has decided, or asks something; what it is to be answered at once.
+
+        Raises BraidError if a home does not say such things, or says them about unknown sessions.
+        """
         match message:
+            case ProbeId():
+                return ProbedId(message.client_id, message.channel, message.term)
+            case SweepId():
+                return self._listed(home, message)
+            case RedeclareId():
+                return RedeclaredId([self._declared(each) for each in self._claims.redeclared(message.channels)])
             case GrantId():
                 self._on_granted(message)
             case RejectId():
@@ -209,6 +224,11 @@ class NodeRegistry:
                 self._on_close(message)
             case _:
                 raise BraidError(f"a home does not send {type(message).__name__}")
+        return None
+
+    def _listed(self, home: str, asked: SweepId) -> SweptId:
+        found = self._claims.listed(home, asked.first, asked.last)
+        return SweptId(found.first, found.last, list(found.served), list(found.others))
 
     def _on_granted(self, message: GrantId) -> None:
         channel = self._channels.get(message.number)  # channels are numbered like their claims
@@ -265,25 +285,26 @@ class NodeRegistry:
         """
         self._claims.promise(home, term)
         declaration = self._claims.declaration(home)
-        channels = [
-            DeclaredChannel(
-                each.client_id,
-                each.channel,
-                each.guard,
-                channel.claim.user_name,
-                channel.claim.expiry_s,
-                encode_will(channel.claim.will),
-                _version_id(each),
-                _times(each),
-            )
-            for each in declaration.channels
-            if (channel := self._channels.get(each.channel)) is not None
-        ]
+        channels = [self._declared(each) for each in declaration.channels if each.channel in self._channels]
         claims = [_claim_id(self._channels[claim.channel], term) for claim in declaration.claims]
         ended = [
             EndedChannel(each.client_id, each.channel, each.guard, _version_id(each), _times(each)) for each in declaration.ended
         ]
         return Declare(channels, claims, declaration.claimed, ended, term)
+
+    def _declared(self, channel: GrantedChannel) -> DeclaredChannel:
+        claim = self._channels[channel.channel].claim
+        will = encode_will(claim.will)
+        return DeclaredChannel(
+            channel.client_id,
+            channel.channel,
+            channel.guard,
+            claim.user_name,
+            claim.expiry_s,
+            will,
+            _version_id(channel),
+            _times(channel),
+        )
 
 
 def _version_id(channel: GrantedChannel) -> VersionId:

@@ -316,3 +316,10 @@ class ReplicantSide:
         if self.answer is None:
             raise Unavailable("the node is starting", 1.0)
         return NodeAnswer(await self.answer(request.operation, request.arguments))
+
+    async def ask_core(self, operation: str, arguments: bytes, timeout_s: float) -> bytes:
+        """Ask one of the cores something for this node's operator. Raises UsageError and Unavailable."""
+        for reach in (*self._reaches.values(), *self._seeds):
+            if reach.can_ask:
+                return await reach.ask(operation, arguments, timeout_s)
+        raise Unavailable("no core is connected", 1.0)

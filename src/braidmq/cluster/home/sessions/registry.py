@@ -27,13 +27,16 @@ from braidmq.access.contract import Refused
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
 from braidmq.cluster.home.presence import HomePresence
+from braidmq.cluster.home.sessions.granted_claim import GrantedClaim
 from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.sessions.refusals import REFUSALS
+from braidmq.cluster.home.sessions.registry_upkeep import RegistryUpkeep
 from braidmq.cluster.home.sessions.session_ports import ClaimAnswers
 from braidmq.cluster.home.sessions.sessions import HomeSessions
 from braidmq.cluster.membership.led_shards import LedShards, Misdirected
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.claim_frames import BadClaims
-from braidmq.cluster.protocol.endings import SUPERSEDED, ending_of
+from braidmq.cluster.protocol.endings import ending_of
 from braidmq.cluster.registry.home_claims import HomeClaims
 from braidmq.cluster.registry.messages import (
     Action,
@@ -44,6 +47,7 @@ from braidmq.cluster.registry.messages import (
     Ended,
     Ending,
     EndLoser,
+    GrantedChannel,
     Outcome,
     OwnerRestored,
     Probe,
@@ -61,31 +65,6 @@ _NAME_ELSEWHERE: Final = NotTaken(
     Reason.CLIENT_IDENTIFIER_NOT_VALID,
     "another core has this producer name: the client id must have the same shard as the name, crc32 modulo the number of shards",
 )
-
-
-_REFUSALS: Final = {
-    Outcome.HAPPY_FAIL: SUPERSEDED,
-    Outcome.EXPENSIVE_FAIL: SUPERSEDED,
-    Outcome.ABORT: Refused(Reason.SERVER_BUSY, "too many connections take over this client id"),
-    Outcome.LATE: Refused(Reason.SERVER_BUSY, "the claim of this client id came too late"),
-    Outcome.FULL: Refused(Reason.QUOTA_EXCEEDED, "too many client ids are claimed"),
-    Outcome.INVALID: Refused(Reason.SERVER_BUSY, "the clock of the node is wrong"),
-}
-
-
-class _GrantedClaim(Struct, frozen=True, gc=False):
-    """A granted claim of a node that is not answered; implements `session_ports.GrantAnswer`."""
-
-    registry: HomeRegistry
-    granted: ClaimGranted[Member]
-
-    def send(self, given: GivenSession) -> None:
-        """What the grant says is on disk."""
-        self.registry.send_grant(self.granted, given)
-
-    def refuse(self, refused: Refused) -> None:
-        """The claim is rejected after all."""
-        self.registry.take_back(self.granted.node, self.granted.claim, refused)
 
 
 class _Ready(Struct, frozen=True, gc=False):
@@ -134,6 +113,7 @@ class HomeRegistry:
         self.claims_fenced = 0  # of those: the node did not release the client id in time
         self.claims_misdated = 0  # claims of another term, or with times that no clock shows yet
         self.takeovers = TakeoverTimes()
+        self.upkeep = RegistryUpkeep(claims, self)
 
     def serve(
         self,
@@ -153,6 +133,7 @@ class HomeRegistry:
         self._loop = loop
         self._close_local = close_local
         self._on_ready = on_ready
+        self.upkeep.start(loop)
 
     @property
     def is_ready(self) -> bool:
@@ -184,7 +165,7 @@ class HomeRegistry:
                 self.carry_out(each for each in actions if isinstance(each, ClaimRejected))
                 return self._own_grant(action)
             if isinstance(action, ClaimRejected) and action.claim == request:
-                return _REFUSALS[action.outcome]
+                return REFUSALS[action.outcome]
         answer = self._loop.create_future()
         self._waiting[request.number] = answer
         self.carry_out(actions)
@@ -226,6 +207,7 @@ class HomeRegistry:
         """The node's connection is gone; the node may come back."""
         if self._nodes.get(node) is answers:
             del self._nodes[node]
+            self.upkeep.lost(node)
 
     def declare(
         self, node: Member, declared: Declaration, channels: Mapping[int, NodeClaim], claims: Mapping[int, NodeClaim]
@@ -284,6 +266,17 @@ class HomeRegistry:
         self._misdirected.note(what, node.name, self._led.shard_of(name))
         return False
 
+    def redeclared(self, node: Member, found: list[GrantedChannel], channels: Mapping[int, NodeClaim]) -> None:
+        """A node declares channels that the sweep has found. Raises BadClaims."""
+        if not all(self._is_led(node, each) for each in channels.values()):
+            raise BadClaims("a node declares a client id that another core decides about")
+        self._declared.update(((node, channel), claim) for channel, claim in channels.items())
+        self.carry_out(self._claims.restore(node, found))
+
+    def answers_of(self, node: Member) -> ClaimAnswers | None:
+        """Where a node is told something; None: it is not connected."""
+        return self._nodes.get(node)
+
     def release(self, node: Member, channel: int, ending: Ending) -> None:
         """A channel of a node has ended; everything that its client sent is with the log."""
         self.carry_out(self._claims.release(node, channel, ending))
@@ -296,6 +289,7 @@ class HomeRegistry:
     def dead(self, node: Member) -> None:
         """A node is dead: its clients are gone."""
         self._nodes.pop(node, None)
+        self.upkeep.lost(node)
         self._asked = {key: claim for key, claim in self._asked.items() if key[0] != node}
         self._newcomers = {key for key in self._newcomers if key[0] != node}
         was_ready = self._claims.is_ready
@@ -377,7 +371,7 @@ class HomeRegistry:
         if claim is None:
             return  # it was withdrawn, and its release follows
 
-        self._sessions.hand_out(node, claim, guard, _GrantedClaim(self, granted))
+        self._sessions.hand_out(node, claim, guard, GrantedClaim(self, granted))
 
     def send_grant(self, granted: ClaimGranted[Member], given: GivenSession) -> None:
         """What a grant says is on disk: tell the node."""
@@ -408,7 +402,7 @@ class HomeRegistry:
             if not self.claims_misdated:
                 log.warning("%s claims %r with a time that no clock of the cluster shows yet", node, request.client_id)
             self.claims_misdated += 1
-        refused = _REFUSALS[outcome]
+        refused = REFUSALS[outcome]
         if node == self._local:
             waiting = self._waiting.pop(request.number, None)
             if waiting is not None and not waiting.cancelled():
@@ -445,5 +439,6 @@ class HomeRegistry:
 
     def close(self) -> None:
         """The core stops."""
+        self.upkeep.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -73,6 +73,12 @@ class ClaimAnswers(Protocol):
     def fence(self, client_id: str, version: Version) -> None:
         """They are fenced: say it once more, ahead of every message from now on."""
 
+    def sweep(self, first: int, last: int) -> None:
+        """Name your channels in this range."""
+
+    def redeclare(self, channels: list[int]) -> None:
+        """Declare these channels."""
+
     def close_channel(self, channel: int, reason: int, detail: str) -> None:
         """Close the connection of a channel."""
 

@@ -13,6 +13,7 @@ them, as after a restart. Whatever else wants the client id waits for that (``af
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -363,6 +364,12 @@ class HomeSessions:
             held.on_left.append(callback)
         else:
             self.after_return(client_id, callback)
+
+    async def wait_left(self, client_id: str) -> None:
+        """Wait until no node has the session of a client id."""
+        left = asyncio.Event()
+        self.after_leaving(client_id, left.set)
+        await left.wait()
 
     def hold_again(self, node: Member, claim: NodeClaim, guard: int) -> None:
         """A node has declared that its channel owns the client id, after a restart of the core or a lost connection."""
