@@ -106,6 +106,7 @@ class Model:
         self.nodes = {name: NodeModel(name, self.time, self.node_type) for name in sorted({each.node for each in connections})}
         self.states = ["new"] * len(connections)
         self.ever: tuple[int, ...] = ()  # connections that have been registered
+        self.told: tuple[int, ...] = ()  # connections whose node has heard of the grant
         self.row: int | None = None  # the connection whose cursor is on disk
         self.granted: int | None = None  # the last one
         self.winner: int | None = None  # the same, unless a home has restarted since
@@ -125,6 +126,8 @@ class Model:
     def restart(self) -> None:
         self.term += 1
         self.time.base_us += 1_000_000
+        self.ever = tuple(each for each in self.ever if each in self.told)  # of others nothing is known any more
+        self.arrivals = ()
         living = [node.name for node in self.nodes.values() if not node.is_dead]
         self.home = self.home_type(WAIT_S, self.time.us, living)
         for number, name in enumerate(living):
@@ -251,6 +254,7 @@ class Model:
     def join(self, node: NodeModel) -> None:
         node.term = self.term
         node.sent = 0
+        node.stale = [each for each in node.stale if each[1][0] != "answered"]  # connections for blocks end before that
         node.claims.promise(None, self.term)
         if node.known_term != self.term:
             node.calls.append(node.claims.declaration())
@@ -295,6 +299,7 @@ class Model:
                 is_valid = node.claims.on_granted(claim, message.guard, message.version, message.bound_ms)
                 if was_asking and is_valid:
                     self.states[number] = "open"
+                    self.told = tuple(sorted((*self.told, number)))
                 elif was_asking:
                     self.hang_up(node, claim.channel, Ending.WITHDRAWN, "ended")
             case ClaimRejected(claim=claim):
@@ -422,14 +427,17 @@ class Model:
             return
         registered = self.registered()
         there = self.ever if registered is None else (*self.ever, self.number_of(registered.peer.node, registered.channel))
-        if not any(self.has_lost(number, other) for other in there):
+        claimed = (other for other in self.arrivals if self.is_older(number, other))
+        if not any(self.has_lost(number, other) for other in there) and not any(True for _ in claimed):
             raise Violation(f"connection {number} was refused, and no newer one was there")
 
     def has_lost(self, number: int, other: int) -> bool:
         """Whether a connection is older than another one, or its claim has arrived before the other one and neither is older."""
         if self.is_older(number, other):
             return True
-        return not self.is_older(other, number) and self.arrivals.index(number) < self.arrivals.index(other)
+        if self.is_older(other, number) or other not in self.arrivals:
+            return False
+        return self.arrivals.index(number) < self.arrivals.index(other)
 
     def check(self) -> None:
         """What must hold at any time."""
@@ -442,7 +450,7 @@ class Model:
             if number in self.lost and self.home.is_ready and number != self.winner and self.is_served(self.winner):
                 raise Violation(f"connection {number} was told to end, and is registered again")
             newer = [other for other in self.ever if self.is_older(number, other)]
-            if newer:
+            if newer and self.home.is_ready:
                 raise Violation(f"connection {number} is registered, and {newer} are newer")
         found = self.home._table.get(CLIENT)
         if isinstance(found, Contest):

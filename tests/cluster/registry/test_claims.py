@@ -277,6 +277,14 @@ def test_ended_client_ids_take_no_memory_once_no_older_claim_can_be_under_way() 
     assert home.outcomes[Outcome.HAPPY_ENDING] == 100
 
 
+def test_of_the_claims_that_waited_for_a_home_to_start_the_older_ones_end_nothing() -> None:
+    home = Home(["r3"])
+    home.connect("r1", 1, 1000)
+    home.connect("r2", 1, 2000)
+
+    assert brief(home.declare("r3", Declaration([], [], 0), 0.0)) == [("reject", "r1", 1, "happy_fail"), ("grant", "r2", 1)]
+
+
 # A node's side
 
 
@@ -296,6 +304,17 @@ def test_c17_a_claim_that_is_granted_after_the_end_of_an_older_channel_stands() 
 
     assert node.on_end("c", Version(7, 1, 2)) == [old.channel]
     assert node.on_granted(new, 7, Version(7, 1, 2))
+
+
+def test_a_home_that_starts_decides_open_claims_anew() -> None:
+    node = NodeClaims()
+    claim = node.claim("c")
+    node.promise(None, 1)
+    node.on_end("c", Version(7, 1, 1, 1))
+
+    node.promise(None, 2)
+
+    assert node.on_granted(claim, 6, Version(7, 1, 1))
 
 
 def test_a_kick_ends_one_channel_only() -> None:

@@ -25,7 +25,7 @@ from braidmq.cluster.registry.messages import (
     Probe,
 )
 from braidmq.cluster.registry.table import ChannelEntry, Contest, Peer, owner_of, pack
-from braidmq.cluster.registry.versions import Stamp, Version
+from braidmq.cluster.registry.versions import Stamp, Version, is_older
 
 
 class HomeClaims(ClaimDecisions[Node]):
@@ -225,4 +225,15 @@ class HomeClaims(ClaimDecisions[Node]):
     def _take_up(self, now: float) -> list[Action[Node]]:
         """Every node has been heard: claims are decided."""
         early, self._early = self._early, []
-        return [action for peer, claim in early for action in self._arrive(peer, claim, now)]
+        newest: dict[str, Stamp] = {}
+        stamped = [(peer, claim, self._stamp(peer, claim)) for peer, claim in early]
+        for _, claim, stamp in stamped:
+            if claim.client_id not in newest or newest[claim.client_id].version < stamp.version:
+                newest[claim.client_id] = stamp
+        actions: list[Action[Node]] = []
+        for peer, claim, stamp in stamped:
+            if is_older(stamp, newest[claim.client_id]):
+                actions += self._reject(peer, claim, Outcome.HAPPY_FAIL)
+            else:
+                actions += self._arrive(peer, claim, now)
+        return actions

@@ -62,8 +62,13 @@ class NodeClaims:
     # Terms
 
     def promise(self, home: Hashable, term: int) -> None:
-        """The node declares to a term of a home: from now on it accepts nothing of a lower one."""
-        self._terms[home] = max(term, self._terms.get(home, 0))
+        """The node declares to a term of a home: from now on it accepts nothing of a lower one.
+
+        Open claims are decided anew there, so what an earlier term has said about their grants counts no more.
+        """
+        if term > self._terms.get(home, 0):
+            self._terms[home] = term
+            self._void = {client_id: version for client_id, version in self._void.items() if self._home_of(client_id) != home}
 
     def term_of(self, client_id: str) -> int:
         """The term that the home of a client id has, as far as the node has declared to it."""
