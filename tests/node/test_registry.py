@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.cluster.home.node_calls import NodeCalls
+from braidmq.cluster.registry import declaring
 from braidmq.mqtt.packets import Connack, Disconnect
+from braidmq.net.proto_v1_claims import Declare
 from braidmq.node import Node, Replicant
 from braidmq.operations.replicant import ReplicantOperations
 from tests.node.core_cluster import Cluster, in_cluster
@@ -120,5 +123,36 @@ def test_a_kick_ends_the_channel_that_is_registered(tmp_path: Path) -> None:
         assert await cluster.operations.client("b") is None
         assert not await cluster.operations.kick("b")
         assert cluster.replicant.broker.statistics.kicked == 1
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_node_that_declares_in_parts_keeps_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declaring, "PART_BYTES", 1)
+
+    async def scenario(cluster: Cluster) -> None:
+        wires = [await cluster.connect(cluster.replicant, name) for name in ("a", "b")]
+        home = cluster.core._home
+        assert home is not None
+        parts: list[int] = []
+        take, calls = NodeCalls.declare, next(iter(home)).calls
+
+        def declare(self: NodeCalls, message: Declare) -> None:
+            parts.append(len(self._declared))
+            take(self, message)
+
+        monkeypatch.setattr(NodeCalls, "declare", declare)
+        calls_of_replicant = cluster.replicant._side._reaches["core1"]._calls
+        assert calls_of_replicant is not None
+
+        calls_of_replicant.connection.abort("the test cuts it")
+        last = await cluster.connect(cluster.replicant, "c")  # behind the declaration
+
+        assert parts in ([2], [3]), "the two clients, and perhaps the claim of the third one"
+        assert calls.is_connected
+        for wire in (*wires, last):
+            await asyncio.to_thread(wire.ping)
+        await cluster.connect(cluster.core, "a")
+        assert (await asyncio.to_thread(wires[0].receive, Disconnect)).reason == TAKEN_OVER
 
     in_cluster(tmp_path, scenario)

@@ -192,6 +192,14 @@ class Declare(_ClaimsMessage, frozen=True):
     term: int
 
 
+class DeclarePart(_ClaimsMessage, frozen=True):
+    """A part of a declaration that is too large for a frame; the call `Declare` follows the last one and has the rest."""
+
+    channels: list[DeclaredChannel]
+    claims: list[ClaimId]
+    ended: list[EndedChannel]
+
+
 class Declared(_ClaimsMessage, frozen=True):
     """The home has the declaration: it takes the node's blocks from now on.
 
@@ -208,5 +216,16 @@ class RedeclaredId(_ClaimsMessage, frozen=True):
 
 
 ClaimMessage = (
-    ClaimId | GrantId | RejectId | ProbeId | ProbedId | EndId | SweepId | SweptId | RedeclareId | RedeclaredId | CloseChannel
+    ClaimId
+    | GrantId
+    | RejectId
+    | ProbeId
+    | ProbedId
+    | EndId
+    | SweepId
+    | SweptId
+    | RedeclareId
+    | RedeclaredId
+    | DeclarePart
+    | CloseChannel
 )

@@ -222,7 +222,7 @@ class Node(ServingNode):
         self._answers = CoreAnswers(NodeOperations(self), operations)
         self._answers.serve(self.core_calls)
         operations.serve_history()
-        self._cluster()[0].answer = RegistryRelay(operations).answer
+        self.questions.answer = RegistryRelay(operations).answer
         return operations
 
     async def _start_cluster(self, broker: Broker) -> None:

@@ -64,6 +64,7 @@ def shown(found: Explored) -> str:
     return "\n".join([found.violation, *(f"    {kind} {what or ''}" for kind, what in found.events)])
 
 
+@pytest.mark.timeout(10_000 if IS_LARGE else 60)
 @pytest.mark.parametrize("world", SMALL + LARGE * IS_LARGE, ids=lambda world: world.name)
 def test_no_order_of_events_breaks_a_property(world: World) -> None:
     found = explore(Model, world.connections, world.bounds)

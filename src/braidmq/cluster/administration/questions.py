@@ -6,7 +6,7 @@ All nodes are asked at once and have the same deadline. A node that does not ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import Struct
@@ -45,10 +45,17 @@ class NodeQuestions:
     """Asks the nodes of one core. `core_side` says which there are, and gives it their connections for calls."""
 
     def __init__(self) -> None:
+        self.answer: Callable[[str, bytes], Awaitable[bytes]] | None = None  # what nodes ask for their own operators
         self.silent = 0  # nodes that did not answer the last question to all
         self.on_connect: Callable[[str], None] | None = None  # told the name of a node that can be asked
         self.on_disconnect: Callable[[str], None] | None = None
         self._lines: dict[Member, _Line] = {}
+
+    async def answer_node(self, operation: str, arguments: bytes) -> bytes:
+        """The answer to an operator's question at a node, as JSON. Raises UsageError and Unavailable."""
+        if self.answer is None:
+            raise Unavailable("the core is starting", 1.0)
+        return await self.answer(operation, arguments)
 
     def add(self, member: Member, role: str) -> None:
         """A node is a member; it may not be connected yet."""

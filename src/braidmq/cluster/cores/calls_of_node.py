@@ -32,10 +32,6 @@ class CallsOwner(Protocol):
         """Asks the nodes."""
         ...
 
-    async def answer_node(self, operation: str, arguments: bytes) -> bytes:
-        """The answer to an operator's question at a node, as JSON. Raises UsageError and Unavailable."""
-        ...
-
     async def register(self, request: RegistrationRequest) -> Registered:
         """Make a node a member. Raises UsageError if it is refused, Unavailable."""
         ...
@@ -114,7 +110,7 @@ class CallsOfNode:
     async def _answer_node(self, request: AskNode) -> NodeAnswer:
         """What a node asks for its own operator."""
         self._member()
-        return NodeAnswer(await self._core.answer_node(request.operation, request.arguments))
+        return NodeAnswer(await self._core.questions.answer_node(request.operation, request.arguments))
 
     def _member(self) -> NodePeer:
         if self._peer is None:

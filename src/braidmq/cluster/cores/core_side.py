@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -96,7 +96,6 @@ class CoreSide:
         self._told: list[CoreEntry] = []  # what nodes know of the cores
         self._store: CoreStore | None = None
         self._tables: EmbeddedTables | None = None  # of the only core
-        self.answer: Callable[[str, bytes], Awaitable[bytes]] | None = None  # what nodes ask for their operators
         self.on_administered: Callable[[ViewChanges], None] = _ignore  # settings or bans have changed
 
     @property
@@ -246,12 +245,6 @@ class CoreSide:
         if self._home is not None and self._buried.get(name, 0) < incarnation:
             self._buried[name] = incarnation
             self._home.bury(Member(name, incarnation))
-
-    async def answer_node(self, operation: str, arguments: bytes) -> bytes:
-        """The answer to an operator's question at a node. Raises UsageError and Unavailable."""
-        if self.answer is not None:
-            return await self.answer(operation, arguments)
-        raise Unavailable("the core is starting", 1.0)
 
     async def register(self, request: RegistrationRequest) -> Registered:
         """Make a node a member. Raises UsageError if it is refused, Unavailable."""

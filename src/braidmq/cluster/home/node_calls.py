@@ -21,6 +21,7 @@ from braidmq.cluster.protocol.claim_frames import BadClaims, ClaimFrames
 from braidmq.cluster.protocol.operations import decode_will
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.protocol.producer_messages import decode_request, encode_start
+from braidmq.cluster.registry.declaring import whole
 from braidmq.cluster.registry.messages import ClaimGranted, ClaimRequest, Declaration, GrantedChannel, SweepAnswer
 from braidmq.cluster.registry.versions import Version
 from braidmq.net.frames import FrameKind
@@ -30,6 +31,7 @@ from braidmq.net.proto_v1_claims import (
     CloseChannel,
     Declare,
     DeclaredChannel,
+    DeclarePart,
     EndedChannel,
     EndId,
     GrantId,
@@ -146,6 +148,7 @@ class NodeCalls:
         leads = partial(registry.leads, member, "names of producers")
         self._batches = ProducerBatches(broker.producer_books, broker.turn_writer, leads, broker.loop)
         self._answers: _Answers | None = None
+        self._declared: list[DeclarePart] = []  # of a declaration that is not complete
         self._eventual_frames: EventualFrames | None = None
 
     @property
@@ -155,6 +158,7 @@ class NodeCalls:
 
     def open(self, connection: NodeConnection) -> None:
         """The node has connected; it is told nothing before it has declared its channels."""
+        self._declared = []
         self._answers = _Answers(ClaimFrames(connection.send, self._ask), self._send_message, self._registry.term)
         self._eventual_frames = EventualFrames(connection.send, self._ask)
         self._eventual.connected(self._member, self._eventual_frames.say)
@@ -166,6 +170,8 @@ class NodeCalls:
             match message:
                 case ClaimId():
                     self._registry.ask(self._member, claim_of(message), message.term)
+                case DeclarePart():
+                    self._declared.append(message)
                 case ProbedId():
                     self._registry.probed(self._member, message.client_id, message.channel)
                 case SweptId():
@@ -186,6 +192,8 @@ class NodeCalls:
     def declare(self, message: Declare) -> None:
         """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
         assert self._answers is not None  # it has connected
+        parts, self._declared = self._declared, []
+        message = whole(parts, message)
         channels = _node_claims(message.channels)
         claims = {each.number: claim_of(each) for each in message.claims}
         declaration = Declaration(

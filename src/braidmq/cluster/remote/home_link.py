@@ -20,6 +20,7 @@ from braidmq.cluster.eventual.frames import EventualFrames
 from braidmq.cluster.eventual.front import RegistryFront
 from braidmq.cluster.protocol.claim_frames import ClaimFrames
 from braidmq.cluster.protocol.parts import Send
+from braidmq.cluster.registry.declaring import parts_of
 from braidmq.cluster.remote.leases import CoreLeases, NodeLeases
 from braidmq.cluster.remote.log.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log.remote_log import RemoteLog
@@ -164,7 +165,11 @@ class HomeLink:
         self._calls = ClaimFrames(connection.send, self._node.ask)
         self._eventual = EventualFrames(connection.send, self._node.ask)
         self.open_eventual()
-        return self._node.declaration(self)
+        parts, declare = parts_of(self._node.declaration(self))
+        for part in parts:
+            self._calls.say(part)
+            self._calls.flush()
+        return declare
 
     def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
         """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
