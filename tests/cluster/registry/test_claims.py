@@ -99,6 +99,30 @@ def test_a_newer_claim_ends_the_one_that_waits(taken: Home) -> None:
     assert brief(taken.release("r1", 1, Ending.TAKEN)) == [("ended", "r1", 1, "taken"), ("grant", "r3", 1)]
 
 
+def test_a_claim_that_waits_for_the_probe_of_a_replaced_one_is_decided_with_it(home: Home) -> None:
+    home.connect("r1", 1, 1000)
+    home.connect("r2", 1, 2000)
+    home.probed("r1", "c", 1, 0.0)
+    assert home.connect("r3", 1, 2500) == [("probe", "r2", 1)]
+
+    assert home.connect("r2", 2, 3000) == [("reject", "r2", 1, "expensive_fail"), ("reject", "r3", 1, "expensive_fail")]
+    assert home.registered == "r2:2"
+
+
+def test_a_claim_that_waits_for_the_probe_of_a_withdrawn_one_is_decided_with_it(taken: Home) -> None:
+    taken.claim("r3", FIRST, 1.0)
+
+    assert taken.withdraw("r2", FIRST) == []
+    assert taken.registered == "r3:1"
+
+
+def test_a_claim_that_waits_for_the_probe_of_a_dead_node_is_decided_with_its_death(taken: Home) -> None:
+    taken.claim("r3", FIRST, 1.0)
+
+    assert brief(taken.dead("r2", 1.1)) == []
+    assert taken.registered == "r3:1"
+
+
 def test_an_owner_that_was_told_to_end_for_an_earlier_claim_is_given_up_at_its_time(taken: Home) -> None:
     taken.claim("r3", FIRST, 1.0)
     taken.probed("r2", "c", 1, 1.0)

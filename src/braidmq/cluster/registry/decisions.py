@@ -180,10 +180,14 @@ class ClaimDecisions(ChannelTable[Node]):
         entry = None if peer is None else peer.channels.get(channel)
         if entry is None or not isinstance(contest, Contest):
             return []
+        return self._decide_probing(contest, entry, now)
+
+    def _decide_probing(self, contest: Contest[Node], entry: ChannelEntry[Node], now: float | None = None) -> list[Action[Node]]:
+        """Decide the claims that wait for the probe of a channel. Without ``now``, their time is not over."""
         actions: list[Action[Node]] = []
-        for pending in [each for each in contest.probing if each.seen is entry]:
+        while (pending := next((each for each in contest.probing if each.seen is entry), None)) is not None:
             contest.probing.remove(pending)
-            actions += self._decide(contest, pending, now)
+            actions += self._decide(contest, pending, pending.arrived if now is None else now)
         return actions
 
     def _decide(self, contest: Contest[Node], pending: PendingClaim[Node], now: float) -> list[Action[Node]]:
@@ -225,9 +229,12 @@ class ClaimDecisions(ChannelTable[Node]):
             contest.promised = pending
             if min(pending.due, contest.owner_due) <= now:  # who was given up in the probe is not waited for again
                 actions += self._give_up(contest)
-            return actions
-        self._close(pending)
-        return [*actions, self._grant(contest, entry, pending)]
+        else:
+            self._close(pending)
+            actions.append(self._grant(contest, entry, pending))
+        if promised is not None and loser is not None:  # its node cannot answer for it any more
+            actions += self._decide_probing(contest, loser)
+        return actions
 
     def _register(
         self, peer: Peer[Node], claim: ClaimRequest, stamp: Stamp, guard: int, highest: ChannelEntry[Node] | None
@@ -286,9 +293,7 @@ class ClaimDecisions(ChannelTable[Node]):
                 self._close(contest.promised)
                 contest.promised = None
         self._remember(contest, entry)
-        for pending in [each for each in contest.probing if each.seen is entry]:
-            contest.probing.remove(pending)
-            actions += self._decide(contest, pending, pending.arrived)  # before its time is over
+        actions += self._decide_probing(contest, entry)
         if contest.owner is entry:
             actions += self._free(contest, ending)
         self._settle(entry.client_id, contest)
@@ -340,26 +345,33 @@ class ClaimDecisions(ChannelTable[Node]):
         peer = self._peer(node)
         pending = peer.open.get(claim.number)
         if pending is not None:
-            self._abandon(pending)
-            return []
+            return self._abandon(pending)
         if claim.channel in peer.channels:
             return self.release(node, claim.channel, Ending.WITHDRAWN)
         if claim.number > (peer.claimed or 0):
             peer.cancelled.add(claim.number)
         return []
 
-    def _abandon(self, pending: PendingClaim[Node]) -> None:
+    def _abandon(self, pending: PendingClaim[Node]) -> list[Action[Node]]:
         """A claim that is not granted is void. If it was registered, its version counts on, and its loser leaves all the same."""
         self._close(pending)
         contest = self._table.get(pending.request.client_id)
         assert isinstance(contest, Contest)
+        actions: list[Action[Node]] = []
         if contest.promised is pending and contest.registered is not None:
             entry, contest.registered, contest.promised = contest.registered, None, None
             entry.peer.channels.pop(entry.channel, None)
             self._remember(contest, entry)
+            actions += self._decide_probing(contest, entry)
         elif pending in contest.probing:
             contest.probing.remove(pending)
         self._settle(pending.request.client_id, contest)
+        return actions
+
+    def _is_promised(self, pending: PendingClaim[Node]) -> bool:
+        """Whether a claim has won, and waits for the owner's release."""
+        contest = self._table.get(pending.request.client_id)
+        return isinstance(contest, Contest) and contest.promised is pending
 
     def kick(self, client_id: str, node: Node, channel: int, now: float) -> list[Action[Node]]:
         """End this very channel, if it is registered; no other one, whatever has happened meanwhile."""
@@ -370,8 +382,8 @@ class ClaimDecisions(ChannelTable[Node]):
         contest = self._contest(client_id)
         if contest.promised is not None:
             promised = contest.promised
-            self._abandon(promised)
-            return self._reject(promised.peer, promised.request, Outcome.EXPENSIVE_FAIL)
+            decided = self._abandon(promised)
+            return [*self._reject(promised.peer, promised.request, Outcome.EXPENSIVE_FAIL), *decided]
         contest.registered = None
         contest.leaving.append(entry)
         contest.kicked = entry

@@ -121,8 +121,8 @@ class HomeClaims(ClaimDecisions[Node]):
         self._early = [each for each in self._early if each[0].node != node]
         peer = self._peers.get(node)
         if peer is not None:
-            for pending in list(peer.open.values()):
-                self._abandon(pending)
+            for pending in sorted(peer.open.values(), key=self._is_promised):  # so that none of its own is decided instead
+                actions += self._abandon(pending)
             for channel in list(peer.channels):
                 actions += self.release(node, channel, Ending.DIED)
             del self._peers[node]
