@@ -95,6 +95,17 @@ def test_an_older_reader_takes_the_list_of_the_youngest() -> None:
     assert desk.scanned == 4
 
 
+def test_an_older_reader_takes_the_list_that_it_has_left_to_a_younger_one() -> None:
+    desk = Desk(scans_max=1)
+    later = desk.log.append(*["t/1"] * 100, payload=bytes(100))  # another epoch
+    older, young = (desk.reader.start_replay(["t/#"], 0) for _ in range(2))
+    young.next(10)
+    assert stamps_of(older.next(100)) == desk.stamps
+
+    assert stamps_of(older.next(100)) == later
+    assert stamps_of(young.next(90)) == desk.stamps[10:]
+
+
 def test_slow_readers_release_their_room_and_then_wait_in_order() -> None:
     desk = Desk(scans_max=1)
     slow, newcomer = desk.replay(1), desk.replay(2)

@@ -110,7 +110,8 @@ class EpochScan:
         self.is_whole = False
         self.used_at = self.whole_at = 0.0
         self.readers: WeakSet[ListReader] = WeakSet()  # those that have not reached the end of the list
-        self.seniority = NO_READER  # of the oldest of them
+        self._seniority = NO_READER  # of the oldest of them, or of one that has left
+        self._is_left = False  # by a reader, perhaps the oldest
         self._store = store
         self._family = family
         self._filters = filters
@@ -130,6 +131,29 @@ class EpochScan:
         self._waiting = iter(self._queries)
         self._query: Query | None = None
         self._next_key = b""  # empty: the next query's first key
+
+    @property
+    def seniority(self) -> Seniority:
+        """That of its oldest reader."""
+        if self._is_left:
+            self._is_left = False
+            self._seniority = min((each.seniority for each in self.readers), key=_age, default=NO_READER)
+        return self._seniority
+
+    def join(self, reader: ListReader) -> None:
+        """The reader is in the middle of the list."""
+        self.readers.add(reader)
+        if reader.seniority.number < self._seniority.number:
+            self._seniority = reader.seniority
+
+    def leave(self, reader: ListReader) -> None:
+        """The reader has no need of the list any more."""
+        self.readers.discard(reader)
+        self.note_leavers()
+
+    def note_leavers(self) -> None:
+        """Readers may have gone: look for the oldest again when it matters, since a list may have thousands of them."""
+        self._is_left = True
 
     @property
     def size_bytes(self) -> int:
@@ -279,6 +303,8 @@ class ScanCache:
 
     def tick(self) -> None:
         """Time has passed: wake every reader that waits."""
+        for scan in self._scans.values():
+            scan.note_leavers()
         self._wake(len(self._waiting))
 
     def _wake(self, count_max: int) -> None:
@@ -293,7 +319,7 @@ class ScanCache:
         """The reader no longer needs the scan with this key."""
         scan = self._scans.get(key)
         if scan is not None:
-            scan.readers.discard(reader)
+            scan.leave(reader)
             if not scan.readers:
                 self._left[key] = None
                 self._wake(_WAKES)
@@ -327,9 +353,7 @@ class ScanCache:
     def _join(self, key: object, scan: EpochScan, reader: ListReader) -> None:
         self._left.pop(key, None)
         scan.used_at = self._now()
-        scan.readers.add(reader)
-        if reader.seniority.number < scan.seniority.number:
-            scan.seniority = reader.seniority
+        scan.join(reader)
 
     def _let_one_go(self, seniority: Seniority) -> bool:
         """Drop a list for a reader of this seniority; False if all others have precedence."""
