@@ -106,8 +106,8 @@ def test_with_a_rate_latency_counts_from_the_moment_a_message_was_due(flood: Pat
     found = run_flow(flood, stall_once, "-w", "100000", "-r", "1000")
 
     # Of some 1000 messages, those of 0.3 s were late by up to 0.3 s: far more than the one that was held.
-    assert found["p99_ms"] > 150
-    assert found["p50_ms"] < found["p99_ms"] / 2
+    assert found["p50_ms"] < 100
+    assert 150 < found["p99_ms"] < 400
 
 
 class AcknowledgingBroker:
@@ -153,15 +153,15 @@ def test_a_publisher_alone_keeps_its_rate_and_counts_acknowledgements(flood: Pat
 
     # For half a second before it is measured, and a second then.
     assert found["lost"] == 0
-    assert found["sent"] == pytest.approx(1500, rel=0.1)
-    assert found["delivered_per_s"] == pytest.approx(1000, rel=0.1)
+    assert found["sent"] == pytest.approx(1500, rel=0.02)
+    assert found["delivered_per_s"] == pytest.approx(1000, rel=0.05)
 
 
 def test_a_publisher_alone_measures_latency_from_when_a_message_was_due(flood: Path) -> None:
     found = run_alone(flood, lambda count: 0.3 if count == 800 else 0.0, "-w", "100000", "-r", "1000")
 
-    assert found["p99_ms"] > 150
-    assert found["p50_ms"] < found["p99_ms"] / 2
+    assert found["p50_ms"] < 100
+    assert 150 < found["p99_ms"] < 400
 
 
 def test_a_publisher_alone_counts_unacknowledged_messages(flood: Path) -> None:

@@ -85,6 +85,7 @@ def test_large_packets_of_all_clients_share_one_thread(tmp_path: Path, threads: 
                 await asyncio.sleep(0)
         await done()
 
+        assert len(threads) == 16
         assert len(set(threads)) == 1
 
     with_peers(tmp_path, work)
