@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from braidmq.cluster.corestore.contract import Condition, CoreRow, RowWrite, TableRows
 from braidmq.cluster.membership.members import (
-    DEATHS,
-    MEMBERS,
     Admitted,
-    LiveMember,
     Members,
     NotAdmitted,
     RegistrationRequest,
-    live_member,
 )
 from tests.support.fakes.core_store import FakeCoreStore
+from tests.support.stepping_store import SteppingStore
 
 MODES = ("linear", "both", "eventual")
 
@@ -133,45 +128,12 @@ def test_a_node_announces_another_mode_without_a_restart() -> None:
     asyncio.run(scenario())
 
 
-class WatchedStore(FakeCoreStore):
-    """Each call takes some turns before and after it is carried out. The rule is checked after every commit."""
+class ModeStore(SteppingStore):
+    """Never has members of both kinds."""
 
-    def __init__(self, chance: Random) -> None:
-        super().__init__()
-        self._chance = chance
-
-    async def _pause(self) -> None:
-        for _ in range(self._chance.choice([0, 0, 1, 2, 5])):
-            await asyncio.sleep(0)
-
-    async def get(self, table: str, key: bytes) -> CoreRow | None:
-        await self._pause()
-        found = await super().get(table, key)
-        await self._pause()
-        return found
-
-    async def list_rows(self, table: str) -> TableRows:
-        await self._pause()
-        found = await super().list_rows(table)
-        await self._pause()
-        return found
-
-    async def commit(self, conditions: Sequence[Condition], writes: Sequence[RowWrite]) -> int | None:
-        await self._pause()
-        position = await super().commit(conditions, writes)
-        alive = self._alive()
-        modes = {member.mode for member in alive}
-        assert not {"linear", "eventual"} <= modes, f"both kinds are members: {alive}"
-        await self._pause()
-        return position
-
-    def _alive(self) -> list[LiveMember]:
-        tables: dict[str, dict[bytes, CoreRow]] = {MEMBERS: {}, DEATHS: {}}
-        for (table, key), row in self._rows.items():
-            if table in tables:
-                tables[table][key] = row
-        found = (live_member(name, tables[MEMBERS], tables[DEATHS]) for name in tables[MEMBERS])
-        return [member for member in found if member is not None]
+    def check(self) -> None:
+        alive = self.alive()
+        assert not {"linear", "eventual"} <= {member.mode for member in alive}, f"both kinds are members: {alive}"
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -187,7 +149,7 @@ def test_r21_linear_and_eventual_members_never_meet_in_any_order_of_steps(block:
 
     async def scenario(seed: int) -> int:
         chance = Random(seed)
-        cluster = Registrations(WatchedStore(chance))
+        cluster = Registrations(ModeStore(chance))
         return sum(await asyncio.gather(*(node(cluster, chance, f"r{number}") for number in range(4))))
 
     admitted = [asyncio.run(scenario(seed)) for seed in range(100 * block, 100 * (block + 1))]

@@ -3,72 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
 import pytest
 
 from braidmq.base.errors import Unavailable
-from braidmq.cluster.corestore.contract import Condition, CoreRow, RowWrite, TableRows
 from braidmq.cluster.membership.cluster_version import RAISING_KEY, ClusterVersion, version_of
 from braidmq.cluster.membership.members import (
-    DEATHS,
-    MEMBERS,
     Admitted,
     Members,
     NotAdmitted,
     RegistrationRequest,
-    live_member,
 )
 from braidmq.cluster.membership.shard_map import CLUSTER, VERSION_KEY
 from tests.support.fakes.core_store import FakeCoreStore
+from tests.support.stepping_store import SteppingStore
 
 SEEDS = 300
 NODES, CORES, LIVES, VERSIONS = 4, 3, 6, 3
 
 
-class WatchedStore(FakeCoreStore):
-    """Each call takes some turns before and after it is carried out. The rule is checked after every commit."""
+class VersionStore(SteppingStore):
+    """Its version never falls, and no member speaks less."""
 
     def __init__(self, chance: Random) -> None:
-        super().__init__()
-        self._chance = chance
+        super().__init__(chance)
         self._version = 1
-
-    async def _pause(self) -> None:
-        for _ in range(self._chance.choice([0, 0, 1, 2, 5])):
-            await asyncio.sleep(0)
-
-    async def get(self, table: str, key: bytes) -> CoreRow | None:
-        await self._pause()
-        found = await super().get(table, key)
-        await self._pause()
-        return found
-
-    async def list_rows(self, table: str) -> TableRows:
-        await self._pause()
-        found = await super().list_rows(table)
-        await self._pause()
-        return found
-
-    async def commit(self, conditions: Sequence[Condition], writes: Sequence[RowWrite]) -> int | None:
-        await self._pause()
-        position = await super().commit(conditions, writes)
-        self._check()
-        await self._pause()
-        return position
 
     def spoken(self) -> list[int]:
         """The versions of the members that are alive."""
-        tables: dict[str, dict[bytes, CoreRow]] = {MEMBERS: {}, DEATHS: {}}
-        for (table, key), row in self._rows.items():
-            if table in tables:
-                tables[table][key] = row
-        found = (live_member(name, tables[MEMBERS], tables[DEATHS]) for name in tables[MEMBERS])
-        return [member.version for member in found if member is not None]
+        return [member.version for member in self.alive()]
 
-    def _check(self) -> None:
+    def check(self) -> None:
         version = version_of(self._rows.get((CLUSTER, VERSION_KEY)))
         assert version >= self._version, "the version has fallen"
         assert all(spoken >= version for spoken in self.spoken()), f"version {version}, and members speak {self.spoken()}"
@@ -80,7 +47,7 @@ class Cluster:
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
-        self.store = WatchedStore(self.chance)
+        self.store = VersionStore(self.chance)
         self.time_ms = 1000
         self.is_over = False
         self.members = Members(self.store, self._now)
