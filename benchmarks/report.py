@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Protocol
 
 import matplotlib
 import msgspec
@@ -76,15 +77,30 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
 
 
+class DatedReport(Protocol):
+    """What the reports of all benchmarks have."""
+
+    @property
+    def date(self) -> str: ...
+
+    @property
+    def commit(self) -> str: ...
+
+
+def write_files(report: DatedReport, page: Path, text: str, results: Path, prefix: str = "") -> Path:
+    """Write the JSON to ``results``, under a name that begins with ``prefix``, and the page; returns its path."""
+    results.mkdir(parents=True, exist_ok=True)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    stem = f"{prefix}{report.date.replace(' ', 'T').replace(':', '')}-{report.commit}"
+    (results / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    page.write_text(text)
+    return page
+
+
 def write(report: Report, results: Path, pages: Path) -> Path:
     """Write the JSON to ``results``, and page and chart to ``pages``; returns the path of the page."""
-    results.mkdir(parents=True, exist_ok=True)
-    pages.mkdir(parents=True, exist_ok=True)
-    stem = f"{report.date.replace(' ', 'T').replace(':', '')}-{report.commit}"
-    (results / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    page = write_files(report, pages / "latest.md", render(report), results)
     _draw(report, pages / "latest.svg")
-    page = pages / "latest.md"
-    page.write_text(render(report))
     return page
 
 

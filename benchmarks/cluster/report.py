@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.report import write_files
+
 
 class Row(msgspec.Struct):
     """A line of the table: what one node does, what the cluster does, and the target."""
@@ -65,12 +67,7 @@ def predict(cost: Cost, processors: int) -> tuple[float, float]:
 
 def write(report: Report, results: Path, pages: Path) -> Path:
     """Write the JSON to ``results`` and the page to ``pages``; returns the path of the page."""
-    results.mkdir(parents=True, exist_ok=True)
-    pages.mkdir(parents=True, exist_ok=True)
-    stem = f"cluster-{report.date.replace(' ', 'T').replace(':', '')}-{report.commit}"
-    (results / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-    page = pages / "cluster.md"
-    page.write_text(render(report))
+    page = write_files(report, pages / "cluster.md", render(report), results, "cluster-")
     return page
 
 

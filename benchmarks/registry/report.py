@@ -7,6 +7,8 @@ from pathlib import Path
 import matplotlib
 import msgspec
 
+from benchmarks.report import write_files
+
 matplotlib.use("svg")
 from matplotlib import pyplot
 
@@ -53,14 +55,9 @@ class RegistryReport(msgspec.Struct):
 
 def write(report: RegistryReport, results: Path, pages: Path) -> Path:
     """Write the JSON to ``results``, the page and its curves to ``pages``; returns the path of the page."""
-    results.mkdir(parents=True, exist_ok=True)
-    pages.mkdir(parents=True, exist_ok=True)
-    stem = f"registry-{report.date.replace(' ', 'T').replace(':', '')}-{report.commit}"
-    (results / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    page = write_files(report, pages / "registry.md", render(report), results, "registry-")
     if report.curves:
         _draw(report.curves, pages / "registry.svg")
-    page = pages / "registry.md"
-    page.write_text(render(report))
     return page
 
 
